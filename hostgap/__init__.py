@@ -1,0 +1,40 @@
+"""hostgap: where a GPU waits for its CPU, why, and what it would cost to stop.
+
+The public API is small and loads its heavy parts (numpy, the readers) on first use, so that
+``import hostgap`` and ``hostgap --help`` stay instant::
+
+    import hostgap
+    trace = hostgap.load_trace("decode.pt.trace.json.gz")
+    trace.gpu_ops.frame()            # a pandas DataFrame
+    diagnosis = hostgap.analyze(trace)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hostgap.errors import HostgapError
+
+if TYPE_CHECKING:
+    from hostgap.analysis.analyze import analyze
+    from hostgap.diagnosis.model import Diagnosis
+    from hostgap.trace.load import load_trace
+    from hostgap.trace.model import Trace
+
+__version__ = "0.1.0"
+__all__ = ["Diagnosis", "HostgapError", "Trace", "__version__", "analyze", "load_trace"]
+
+_LAZY = {
+    "analyze": "hostgap.analysis.analyze",
+    "Diagnosis": "hostgap.diagnosis.model",
+    "load_trace": "hostgap.trace.load",
+    "Trace": "hostgap.trace.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

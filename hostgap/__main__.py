@@ -1,0 +1,6 @@
+"""`python -m hostgap`."""
+
+from hostgap.cli import main
+
+if __name__ == "__main__":
+    main()

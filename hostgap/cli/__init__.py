@@ -1,0 +1,116 @@
+"""The command line: one file per command, imported only when that command runs.
+
+`hostgap --help` must be instant, so the list of commands and their one-line help stand here and the
+command modules (and through them numpy, rich, the readers) are imported by name on use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from hostgap import __version__
+from hostgap.errors import HostgapError
+
+# name -> one-line help. The command lives in hostgap/cli/<name>.py as `command`;
+# a test holds these lines against the commands' own help.
+COMMANDS: dict[str, str] = {
+    "analyze": "Say where a trace's idle GPU time went.",
+    "doctor": "Check what this machine has for profiling.",
+    "redact": "Remove names, paths and environment from a trace.",
+    "samples": "List or copy the bundled H200 traces.",
+}
+
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported when they run, not when help is printed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"hostgap.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else " See 'hostgap --help'."
+            raise click.UsageError(f"No such command '{name}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hostgap")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Find the time a GPU waits for its CPU, and say why.
+
+    Start with: hostgap analyze TRACE
+    """
+
+
+def main() -> None:
+    """Entry point of the `hostgap` command; turns every error into its exit code."""
+    debug = "--debug" in sys.argv[1:] or bool(os.environ.get("HOSTGAP_DEBUG"))
+    sys.exit(run(sys.argv[1:], debug=debug))
+
+
+def run(args: list[str], *, debug: bool = False) -> int:
+    """Run one command line and return its exit code (see docs/exit-codes.md).
+
+    Args:
+        args: the arguments without the program's name.
+        debug: let exceptions escape, with their traceback.
+    """
+    try:
+        result: Any = cli.main(args=args, prog_name="hostgap", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        if debug and not isinstance(error, click.UsageError):
+            raise
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("hostgap: interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `hostgap ... | head`: the reader has gone; keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except HostgapError as error:
+        if debug:
+            raise
+        click.echo(f"hostgap: error: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"  {error.hint}", err=True)
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            raise
+        kind = type(error).__name__
+        click.echo(f"hostgap: internal error: {kind}: {str(error)[:200]}", err=True)
+        click.echo("  Please report it with the output of the same command and --debug.", err=True)
+        return EXIT_INTERNAL

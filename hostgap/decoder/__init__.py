@@ -1,0 +1,1 @@
+"""The reference decoder: a LLaMA-style model in plain PyTorch, one step per token."""

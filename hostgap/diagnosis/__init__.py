@@ -1,0 +1,1 @@
+"""The `Diagnosis`: the one object every output format is a view of."""
