@@ -1,0 +1,310 @@
+"""What in one string of a trace tells who recorded it and where, and what to write instead.
+
+Paths lose their folders, but not what the analysis needs of them: files stay apart (every distinct
+folder gets its own neutral name), and what is library code stays recognisable as such. Names of
+kernels, ops and API calls hold none of these patterns and come through byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterable
+
+REDACTED = "redacted"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Keys whose whole value goes, objects and lists included; compared without case and punctuation.
+_SENSITIVE_KEYS = _words(
+    """
+    accesstoken address airmattribution apikey argv authtoken cmdline command commandline cwd email
+    env environ environment environmentvariables envvars fqdn gitremote grouptraceid hftoken home
+    homedir host hostid hostip hostname ip ipaddr ipaddress jobid jobname logicalserversubtype login
+    machineid macaddress masteraddr masteraddress node nodelist nodename password pwd remote secret
+    serial serialnumber startedby submitter sysargv traceid tracename uname user useremail userid
+    username uuid workdir workingdir workingdirectory
+    """
+)
+_SENSITIVE_PREFIXES = ("mast_", "slurm_", "tw_")
+# ... and those whose value names a host or a person, to be found in other strings too.
+_NAMING_KEYS = _words(
+    "fqdn host hostname login masteraddr node nodename startedby submitter twuser user username"
+)
+
+# Words too common to be erased wherever they occur, even when they are somebody's name.
+_COMMON = _words(
+    """
+    admin anonymous attention build centos compile container cublas cudnn debian decode default
+    developer docker executor fedora forward global graph guest jenkins kernel launch linux llama
+    local localhost localhost.localdomain login loss main master memory model mpirun nobody node
+    nvidia optimizer process profiler python python3 pytorch redacted redhat research runner sample
+    sglang softmax spark stage step stream student system tensor tester thread torch trace train
+    trainer triton ubuntu unknown user users vllm worker workspace
+    """
+)
+
+# The words of the format itself and the names of calls and ops: never touched, whatever is asked.
+_STRUCTURE = _words(
+    """
+    args baseTimeNanoseconds bp cat cpu_op cuda_driver cuda_runtime cuda_sync device
+    deviceProperties displayTimeUnit distributedInfo dur gpu_memcpy gpu_memset gpu_user_annotation
+    id kernel labels name overhead ph pid process_labels process_name process_sort_index
+    python_function rank schemaVersion sort_index stream thread_name thread_sort_index tid
+    traceEvents ts user_annotation
+    """
+)
+_API = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*|(?:aten|c10d|prims|torch|nccl)::\w+|ProfilerStep#\d+")
+
+_SOURCE_FILE = re.compile(
+    r"[\w.@+ -]+\.(?:pyx?|pyi|pyc|ipynb|c|cc|cpp|cxx|cu|cuh|h|hpp|hip|rs|so(?:\.\d+)*|pyd|dll)",
+    re.I,
+)
+_LIBRARY = (
+    ("site", re.compile(r"(?:.*/)?()((?:site|dist)-packages/.+)", re.S)),
+    ("std", re.compile(r"(?:.*?/)?(lib(?:64)?/python\d[\d.]*t?/)(.+)", re.S)),
+    (
+        "std",
+        re.compile(
+            r"(?:.*?/)?(python-?[\d.]+[^/]*/lib/|(?:ana|mini)conda\d?/lib/)(.+)", re.S | re.I
+        ),
+    ),
+)
+
+_SEG = r"[^\s/\\\"'<>|:;,()\[\]{}=*?&]"
+_MORE = rf"(?:[/\\]+{_SEG}*| (?:[^\s/\\]+ ){{0,3}}[^\s/\\]+(?=[/\\]))*"
+_POSIX = re.compile(
+    rf"(?<![\w.~/\\)\]}}>-])(?:\.{{1,2}}/(?=[\w.])|~[\w.-]*/|/+(?=[\w.@~+-]{_SEG}*/)){_SEG}+{_MORE}"
+)
+_DRIVE = re.compile(rf"(?<![A-Za-z0-9])[A-Za-z]:[\\/]+{_SEG}+{_MORE}")
+_UNC = re.compile(rf"(?<![\w\\])\\\\[\w.$-]+\\+{_SEG}+{_MORE}")
+_BARE_BACKSLASH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\(?!\\)|^\\\\\w")
+_HOME = re.compile(r"(?i)(?<=/)(home|users)/(?!redacted\b)[^\s/\\\"'<>|:;,()\[\]{}=*?&]+")
+_ABSOLUTE = re.compile(r"[/~]|\.{1,2}[/\\]|[A-Za-z]:[\\/]|\\\\|file:", re.I)
+_FRAME = re.compile(r"(?P<path>[^;\n]*?)(?P<line>\(-?\d+\))(?P<rest>(?:: [^;\n]*)?)", re.S)
+_FRAMES_APART = re.compile(r"([;\n]\s*)")
+
+_PROGRAM = re.compile(
+    r"(?P<before>^|[\s(\[\"'])(?:\S*[/\\])?(?P<name>python|torchrun|vllm|sglang|accelerate|deepspeed"
+    r"|ray|srun|mpirun|bash|sh|uv|node|java)[\d.]*w?(?:\.exe)?"
+    r"(?=\s+(?:--?[A-Za-z]|\S*[/\\]|\S+\.(?:py|sh|js|jar)\b)).*",
+    re.S,
+)
+_FLAG = re.compile(r"(?:^|\s)--[A-Za-z]")
+_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s\"'<>]*")
+_NAME = r"[A-Z_][A-Z0-9_]{2,}"
+_ASSIGNED = re.compile(rf"(?s)^({_NAME})=(.+)$|(?<![\w.:])({_NAME})=(?![=\s])([^\s;]+)")
+_PLAIN = r"(?:[-+]?\d[\d.]*|(?i:true|false|none|null))"
+_PLAIN_VALUE = re.compile(rf"{_PLAIN}(?:, ?\w+={_PLAIN})*")
+_SECRET_NAME = re.compile(r"(?i)key|token|secret|passw|pwd|cred|auth|session|cookie")
+_SECRET = re.compile(
+    r"(?i)(?<![a-z0-9])((?:api[-_]?key|secret|passw(?:or)?d|credentials?|auth[-_]?token"
+    r"|access[-_]?token|access[-_]?key|hf[-_]token|authorization)[\"']?\s*[=:]\s*[\"']?"
+    r"(?:bearer\s+|basic\s+)?|\bbearer\s+)[^\s\"',;&]+"
+)
+_KEYLIKE = re.compile(
+    r"\b(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{24,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|AKIA[A-Z0-9]{12,}|xox[abprs]-[\w-]{10,}|AIza[\w-]{30,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+)
+_AT = re.compile(r"(?<![\w.+@?-])[A-Za-z_][\w.+-]+@[A-Za-z0-9][\w-]*[\w](?:\.[\w-]+)*")
+_DOMAIN = re.compile(
+    r"(?i)(?<![\w.-])(?:(?:[a-z0-9-]+\.)+(?:com|org|edu|gov|localdomain|onion)"
+    r"|(?=[a-z-]*[\d-])[a-z0-9-]+\.(?:[a-z0-9-]+\.)*(?:net|internal|intranet|corp|lan|local|cluster)"
+    r"|ip-\d+-\d+-\d+-\d+)(?![\w-]|\.\w)"
+)
+_BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+_IPV4 = re.compile(rf"(?<![\w.])(?:{_BYTE}\.){{3}}{_BYTE}(?![\w.])")
+_IPV6 = re.compile(
+    r"(?i)(?<![\w:])(?:(?:[0-9a-f]{1,4}:){4,7}(?::?[0-9a-f]{1,4}){1,2}"
+    r"|(?:fe80|f[cd][0-9a-f]{2}|2[0-9][0-9a-f]{2})(?::[0-9a-f]{1,4}){0,6}::"
+    r"(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6})?|::ffff:[\d.]+)(?![\w:])"
+)
+# One look at the bytes that spares most strings the rest.
+_SUSPECT = re.compile(
+    rb"[/\\@=~]|--|://|[\w-]\.[A-Za-z]|\d\.\d|[0-9a-fA-F]:[0-9a-fA-F:]|(?i:sk-|hf_|gh._|akia|eyj|gpu-|ip-"
+    rb"|xox|aiza|glpat|github_pat|bearer|passw|secret|credential|token|api.?key|auth)|python|\s-"
+)
+
+
+def is_sensitive(key: str) -> bool:
+    """Whether the whole value under `key` is to be replaced."""
+    if key == "Trace name":  # of a profiler span: "PyTorch Profiler", not the file's name
+        return False
+    return _plain(key) in _SENSITIVE_KEYS or key.lower().startswith(_SENSITIVE_PREFIXES)
+
+
+def names_somebody(key: str) -> bool:
+    """Whether the value under `key` is the name of a host or a person."""
+    return _plain(key) in _NAMING_KEYS
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[\W_]+", "", key).lower()
+
+
+class Scrubber:
+    """Rewrites the strings of one trace, the same way wherever they occur.
+
+    Args:
+        words: names of hosts and people, replaced wherever they stand as a word of their own.
+            Short and common words are left out: they would hit kernel names.
+        also: text to replace wherever it occurs, inside words too, in any case.
+    """
+
+    def __init__(self, words: Iterable[str] = (), also: Iterable[str] = ()) -> None:
+        self._places: dict[tuple[str, str], str] = {}
+        self._counts: dict[str, int] = {}
+        self._also = [word for word in also if word]
+        self.words: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        for word in words:
+            self._add(word)
+        self._compile()
+
+    def learn(self, word: str) -> bool:
+        """Add the name of a host or a person found in the trace; True if it is a new one."""
+        before = len(self.words)
+        self._add(word)
+        self._compile()
+        return len(self.words) > before
+
+    def _add(self, word: str) -> None:
+        candidates = {word.strip(), re.split(r"[.@]", word.strip())[0]}
+        for name in candidates:
+            if len(name) >= 5 and name.lower() not in _COMMON and re.search(r"[^\W\d_]", name):
+                self.words.add(name.lower())
+
+    def _compile(self) -> None:
+        parts = [re.escape(word) for word in sorted(self._also, key=len, reverse=True)]
+        whole = "|".join(re.escape(w) for w in sorted(self.words, key=len, reverse=True))
+        if whole:
+            parts.append(rf"(?<![^\W_])(?:{whole})(?![^\W_])")
+        self._pattern = re.compile("|".join(parts), re.I) if parts else None
+
+    def token(self, raw: bytes) -> bytes:
+        """Rewrite what stands between the quotes of one JSON string.
+
+        Args:
+            raw: the bytes as in the file, escapes included.
+
+        Returns:
+            `raw` itself when there is nothing to hide, else a valid JSON string's inside.
+        """
+        if not raw:
+            return raw
+        suspect = _SUSPECT.search(raw) is not None
+        if not suspect and self._pattern is None:
+            return raw
+        text = decoded(raw)
+        clean = self.text(text) if suspect else self._without_words(text)
+        return raw if clean == text else json.dumps(clean)[1:-1].encode()
+
+    def text(self, text: str) -> str:
+        """Rewrite one string; returns it unchanged when there is nothing to hide."""
+        if text in _STRUCTURE or _API.fullmatch(text):
+            return text
+        pieces = _FRAMES_APART.split(text)
+        return "".join(self._piece(p) if i % 2 == 0 else p for i, p in enumerate(pieces))
+
+    def _piece(self, text: str) -> str:
+        """A frame `path(line): function` with an absolute path, or any other text."""
+        frame = _FRAME.fullmatch(text)
+        if frame and _ABSOLUTE.match(frame["path"]):
+            place = self._without_words(self._place(frame["path"]))
+            return f"{place}{frame['line']}{self._general(frame['rest'])}"
+        return self._general(text)
+
+    def _general(self, text: str) -> str:
+        if not text:
+            return text
+        text = _PROGRAM.sub(_program, text)
+        if _FLAG.search(text):
+            text = f"{REDACTED} command"
+        text = _SECRET.sub(rf"\1{REDACTED}", text)
+        text = _KEYLIKE.sub(REDACTED, text)
+        text = _ASSIGNED.sub(_assigned, text)
+        text = _URL.sub(self._url, text)
+        for pattern in (_UNC, _DRIVE, _POSIX):
+            text = pattern.sub(lambda m: self._place(m[0]), text)
+        text = _HOME.sub(rf"\1/{REDACTED}", text)
+        for pattern in (_AT, _DOMAIN, _IPV4, _IPV6):
+            text = pattern.sub(REDACTED, text)
+        return self._without_words(text)
+
+    def _without_words(self, text: str) -> str:
+        if self._pattern is None or text in _STRUCTURE or _API.fullmatch(text):
+            return text
+        return self._pattern.sub(REDACTED, text)
+
+    def _url(self, match: re.Match[str]) -> str:
+        if match[1].lower() == "file":
+            return self._place(match[0])
+        return f"{match[1]}://{REDACTED}"
+
+    def _place(self, path: str) -> str:
+        """A neutral path: `site-packages/...`, `lib/python3.12/...` or `dir3/decode.py`."""
+        path = re.sub(r"^file:/*(?=/|[A-Za-z]:)", "", path, flags=re.I).replace("\\", "/")
+        path = posixpath.normpath(path)
+        for kind, pattern in _LIBRARY:
+            if found := pattern.fullmatch(path):
+                root, tail = found[1], found[2]
+                if root and not root.startswith("lib"):
+                    root = "lib/python3/"  # Windows and conda have no version in the path
+                prefix = self._label(kind, path[: found.start(2)])
+                return prefix + root + _HOME.sub(rf"\1/{REDACTED}", tail)
+        folder, _, name = path.rpartition("/")
+        if _SOURCE_FILE.fullmatch(name):
+            return self._label("dir", folder) + name
+        return self._label("dir", path).rstrip("/")
+
+    def _label(self, kind: str, folder: str) -> str:
+        """The neutral name of `folder`, with its slash; numbered in order of appearance.
+
+        The first folder that holds a library needs no name: `site-packages/torch/...`.
+        """
+        label = self._places.get((kind, folder))
+        if label is None:
+            number = self._counts[kind] = self._counts.get(kind, 0) + 1
+            if kind == "dir":
+                label = f"dir{number}/"
+            else:
+                label = f"env{number}/" if number > 1 else ""
+            self._places[kind, folder] = label
+        return label
+
+
+def decoded(raw: bytes) -> str:
+    r"""The text of a JSON string, given what stands between its quotes.
+
+    As it stands when its escapes are not JSON (`C:\envs\x`).
+    """
+    plain = raw.decode("utf-8", "replace")
+    if b"\\" not in raw:
+        return plain
+    try:
+        text = json.loads(f'"{plain}"', strict=False)
+    except ValueError:
+        return plain
+    # a Windows path with single backslashes can be valid JSON by accident: \t, \n, \b, \f, \r
+    if re.search(r"[\x00-\x1f]", text) and _BARE_BACKSLASH.search(plain):
+        return plain
+    return str(text)
+
+
+def _program(match: re.Match[str]) -> str:
+    """A command line becomes the program's name; the bracket it stood in is closed again."""
+    bracket = {"(": ")", "[": "]"}.get(match["before"], "")
+    return f"{match['before']}{match['name']}{bracket}"
+
+
+def _assigned(match: re.Match[str]) -> str:
+    """`NAME=value` of an environment; numbers stay (`XBLOCK=1024`) unless the name says secret."""
+    name, value = match[1] or match[3], match[2] or match[4]
+    if _PLAIN_VALUE.fullmatch(value) and not _SECRET_NAME.search(match[0]):
+        return match[0]
+    return f"{name}={REDACTED}"

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hostgap.errors import HostgapError, TraceError
+from hostgap.trace import rewrite
+from hostgap.trace.redact import own_names, redact, scan
+from hostgap.trace.rewrite import Rewriter
+from hostgap.trace.scrub import Scrubber
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = sorted((ROOT / "sample_traces").glob("*.json.gz"))
+CASES = ROOT.parent / "shared" / "cases" / "kineto"
+REAL = [
+    "nv_h100_bert_small.json.gz",
+    "nv_h100_tutorial_intts_stacks.pt.trace.json",
+    "amd_mi300_sglang_qwen3_decode_graph.json.gz",
+    "amd_mi300_torch_compile_triton.json.gz",
+    "nv_a100_event_sync_multistream.json.gz",
+    "nv_3060_cuda13_cudagraph.json",
+    "mtia_inference_rank0.json.gz",
+    "nv_v100_dlrm_rank0.pt.trace.json",
+    "nv_t4_fp32.pt.trace.json",
+]
+
+TRACE: dict[str, Any] = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150754820096}],
+    "host_name": "trainer-17.acme.example",
+    "username": "alice.smith",
+    "tw_job": "secretproject",
+    "env": {"HF_TOKEN": "hunter2-token", "nested": [{"x": ["deep-secret", 1.5]}], "n": 3},
+    "argv": ["python", "--api-key", "hunter2-key"],
+    "distributedInfo": {
+        "backend": "nccl",
+        "rank": 0,
+        "world_size": 2,
+        "pg_config": [{"pg_name": "0", "ranks": [0, 1], "master_addr": "10.7.6.5"}],
+        "hosts": "trainer-17,trainer-18.acme.com",
+    },
+    "with_stack": 1,
+    "trace_id": "B4754C8218BC4C318F355AAFC229E7B2",
+    "displayTimeUnit": "ms",
+    "baseTimeNanoseconds": 1767189312000000000,
+    "note": "recorded by alice.smith in /home/alice.smith/runs on 10.7.6.5",
+    "traceEvents": [
+        {
+            "ph": "X",
+            "cat": "python_function",
+            "name": "/home/alice.smith/llm/decode.py(74): step",
+            "pid": 100,
+            "tid": 100,
+            "ts": 1712195495505540.100,
+            "dur": 20.5,
+            "args": {"Python id": 1, "Python parent id": None},
+        },
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "pid": 100,
+            "tid": 100,
+            "ts": 1712195495505541,
+            "dur": 1e1,
+            "args": {
+                "External id": 1,
+                "Call stack": "/home/alice.smith/llm/decode.py(75): step;main.py(1): <module>",
+                "kernel_file": "/tmp/torchinductor_alice.smith/ab/cab.py",
+                "Concrete Inputs": ["", "0.5", "[]"],
+            },
+        },
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": 'void k<"a\\b">(float*)',
+            "pid": 0,
+            "tid": 7,
+            "ts": 1712195495505550,
+            "dur": 100,
+            "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [1, 1, 1]},
+        },
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": 100,
+            "tid": 0,
+            "ts": 0,
+            "args": {"name": "python3 -m acme.serve --api-key hunter2-key"},
+        },
+        {
+            "ph": "M",
+            "name": "process_labels",
+            "pid": 100,
+            "tid": 0,
+            "ts": 0,
+            "args": {"labels": "CPU trainer-17"},
+        },
+    ],
+    "ERROR": ["ERROR:2026-01-08 08:51:59 865:3386 X.cpp:47] no /home/alice.smith/libx.so"],
+    "traceName": "/home/alice.smith/trainer-17_865.pt.trace.json",
+}
+SECRETS = ["alice", "trainer-17", "hunter2", "secretproject", "deep-secret", "10.7.6.5", "B4754C82"]
+SECRETS += ["acme.com", "/home", "trainer-18"]
+
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.S)
+NUMBER = re.compile(rb"[-+]?\d[\d.eE+-]*|[-+]?(?:inf|Infinity|nan|NaN)")
+
+
+def run(text: bytes, *, size: int = 1 << 16, **options: Any) -> bytes:
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    return b"".join(Rewriter(Scrubber(**options)).run(pieces))
+
+
+def opened(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
+def figures(text: bytes) -> tuple[list[bytes], list[str], int]:
+    """All a trace's figures come from: its numbers in order, its names, how many frames differ."""
+    start = text.find(b'"traceEvents"')
+    body = text[start:] if start >= 0 else text
+    numbers = NUMBER.findall(STRING.sub(b"", body))
+    trace = json.loads(text.decode("utf-8", "replace"), strict=False)
+    events = trace if isinstance(trace, list) else trace["traceEvents"]
+    names, frames = [], set()
+    for event in events:
+        if event.get("cat") == "python_function":
+            frames.add(event["name"])
+        elif event.get("ph") != "M":
+            names.append(f"{event.get('cat')}:{event.get('name')}")
+    return numbers, names, len(frames)
+
+
+def test_nothing_secret_stays_and_every_figure_does() -> None:
+    text = json.dumps(TRACE).encode()
+    assert len(scan(text, SECRETS)) == len(SECRETS), "scan does not find what is there"
+    clean = run(text)
+    assert scan(clean, SECRETS) == []
+    assert figures(clean) == figures(text)
+    kept = json.loads(clean)
+    assert kept["env"] == kept["argv"] == kept["traceName"] == "redacted"
+    assert kept["distributedInfo"]["pg_config"][0]["ranks"] == [0, 1]
+    assert kept["traceEvents"][0]["name"] == "dir2/decode.py(74): step"
+    assert kept["traceEvents"][1]["args"]["Concrete Inputs"] == ["", "0.5", "[]"]
+    assert kept["traceEvents"][3]["args"]["name"] == "python"
+    assert set(kept) == set(TRACE)
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+def test_how_the_text_is_cut_makes_no_difference(
+    indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps(TRACE, indent=indent).encode()
+    whole = run(text)
+    for block in (1, 2, 7, 64, 333):
+        monkeypatch.setattr(rewrite, "BLOCK", block)
+        # names are looked for in the first block; one that holds them all makes the runs alike
+        scrubber = Scrubber(["trainer-17.acme.example", "alice.smith"])
+        assert b"".join(Rewriter(scrubber).run([text])) == whole, block
+
+
+def test_every_byte_outside_strings_stays() -> None:
+    del_env = {k: v for k, v in TRACE.items() if k not in ("env", "argv")}
+    text = (
+        json.dumps(del_env, indent=2).encode().replace(b"20.5", b"20.500").replace(b"1.5", b"-0.0")
+    )
+    assert STRING.sub(b"S", run(text)) == STRING.sub(b"S", text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.booleans(), st.integers(1, 40))
+def test_any_json_keeps_its_shape_and_numbers(value: Any, ascii_only: bool, size: int) -> None:
+    text = json.dumps({"ph": value, "x": 1}, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    clean = run(text, size=size)
+    assert json.loads(clean)["x"] == 1
+    if b"redacted" not in clean:
+        assert STRING.sub(b"S", clean) == STRING.sub(b"S", text)
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_any_bytes_come_through_without_an_error(junk: bytes, size: int) -> None:
+    run(b'{"traceEvents": [' + junk, size=size)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_damage_never_lets_a_path_or_a_key_through(data: st.DataObject) -> None:
+    text = bytearray(
+        json.dumps(TRACE["traceEvents"], indent=data.draw(st.sampled_from([None, 1]))), "utf"
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        what = data.draw(st.sampled_from(["cut", "quote", "drop", "newline", "backslash"]))
+        if what == "cut" and at > len(text) // 2:
+            del text[at:]
+        elif what == "drop" and text[at : at + 1] in (b'"', b",", b"}", b":", b"{"):
+            del text[at]
+        elif what == "quote":
+            text[at:at] = b'"'
+        elif what == "backslash":
+            text[at:at] = b"\\"
+        elif what == "newline":
+            at = text.find(b",", at)
+            text[at:at] = b"\n"
+    clean = run(bytes(text))
+    # a quote in the middle of a path leaves two halves, of which only the first is known as one
+    for secret in (b"/home/alice", b"--api-key"):
+        assert secret not in clean, bytes(text)
+
+
+def test_broken_text_is_replaced_and_announced() -> None:
+    text = b"""{"traceEvents": [
+        {"ph": "X", "ts": 1,
+         "Call stack": /home/alice/train.py(12): main;b.py(4): f
+        },
+        {"ph": "X", "ts": 2}]}"""
+    rewriter = Rewriter(Scrubber())
+    clean = b"".join(rewriter.run([text]))
+    assert json.loads(clean)["traceEvents"][1] == {"ph": "X", "ts": 2}
+    assert scan(clean, ["alice", "train.py"]) == []
+    assert list(rewriter.damage) == ["text that is not JSON was replaced"]
+
+
+def test_unescaped_quotes_cost_one_name() -> None:
+    text = (
+        b'[{"ph": "X", "name": "{"dev": "/home/alice"}(12): run", "pid": 1, "ts": 5}, {"ph": "X"}]'
+    )
+    clean = run(text)
+    assert json.loads(clean)[0] == {"ph": "X", "name": "redacted", "pid": 1, "ts": 5}
+
+
+def test_an_unfinished_string_is_dropped_and_announced() -> None:
+    rewriter = Rewriter(Scrubber())
+    clean = b"".join(rewriter.run([b'[{"ph": "X", "ts": 12.50, "name": "/home/alice\\"/x']))
+    assert clean == b'[{"ph": "X", "ts": 12.50, "name": '
+    assert any("unfinished string" in line for line in rewriter.damage)
+
+
+def test_a_bare_address_is_not_a_number() -> None:
+    assert scan(run(b'[{"ph": "X", "ts": 1.5, "x": 10.1.2.3, "y": 2}]'), ["10.1.2.3"]) == []
+
+
+@pytest.mark.parametrize("tail", [b'x", "ts": 7}]', b'\\\\", "ts": 7}]', b'\\"", "ts": 7}]'])
+def test_a_string_too_long_to_hold_is_replaced(tail: bytes) -> None:
+    text = b'[{"ph": "X", "a,b": "s3cret' + b",y\\\\" * 800_000 + tail
+    for size in (1 << 16, (1 << 16) + 1):
+        rewriter = Rewriter(Scrubber())
+        clean = b"".join(rewriter.run(text[i : i + size] for i in range(0, len(text), size)))
+        assert json.loads(clean) == [{"ph": "X", "a,b": "redacted", "ts": 7}]
+        assert any("over 1 MiB" in line for line in rewriter.damage)
+
+
+def test_memory_is_bounded() -> None:
+    event = b'{"ph": "X", "cat": "python_function", "name": "/home/u%d/x.py(1): f", "ts": %d.5},\n'
+
+    def blocks() -> Iterator[bytes]:
+        yield b'{"traceEvents": [\n'
+        for i in range(40):
+            yield b"".join(event % (j % 50, i * 10000 + j) for j in range(10_000))
+        yield b'{"ph": "X"}]}'
+
+    tracemalloc.start()
+    size = sum(len(block) for block in Rewriter(Scrubber()).run(blocks()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size > 20e6
+    assert peak < 12e6
+
+
+def test_a_host_named_after_the_events_is_found_before_them(tmp_path: Path) -> None:
+    source, out = tmp_path / "t.json", tmp_path / "r.json.gz"
+    filler = ", ".join('{"ph": "X", "name": "aten::mm", "ts": 1}' for _ in range(20_000))
+    source.write_text(
+        '{"traceEvents": [{"ph": "X", "name": "served by node-9911"}, '
+        f'{filler}], "host_name": "node-9911.acme.example"}}'
+    )
+    redact(source, out)
+    assert scan(gzip.decompress(out.read_bytes()), ["node-9911"]) == []
+
+
+def test_this_machine_and_user_are_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpubox-3.acme.lan")
+    monkeypatch.setattr("getpass.getuser", lambda: "alicia")
+    assert own_names() == ["gpubox-3.acme.lan", "alicia"]
+    source, out = tmp_path / "t.json", tmp_path / "r.json"
+    source.write_text('[{"ph": "X", "name": "alicia on gpubox-3", "ts": 1}]')
+    assert redact(source, out).changed == 1
+    assert json.loads(out.read_text())[0]["name"] == "redacted on redacted"
+
+
+def test_a_user_without_a_name_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise KeyError("uid 1234")
+
+    monkeypatch.setattr("getpass.getuser", fail)
+    assert own_names() == [socket.gethostname()]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"SQLite format 3\0" + bytes(100), "not supported yet"),
+        (b'{"nodes": [], "schema": "1.0"}', "no traceEvents"),
+        (b"\x80\x04binary", "pickle"),
+        (b"", "empty"),
+    ],
+)
+def test_refuses_what_is_no_trace(tmp_path: Path, data: bytes, message: str) -> None:
+    source = tmp_path / "t.json"
+    source.write_bytes(data)
+    with pytest.raises(TraceError, match=message) as caught:
+        redact(source, tmp_path / "out.json")
+    assert "\n" not in caught.value.message
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_refuses_a_pipe_and_an_existing_file(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="pipe"):
+        redact("-", tmp_path / "o.json")
+    source = tmp_path / "t.json"
+    source.write_text("[]")
+    with pytest.raises(HostgapError, match="exists"):
+        redact(source, source)
+    assert source.read_text() == "[]"
+
+
+def test_scan_sees_through_escapes() -> None:
+    text = rb'"\/home\/Alice" "C:\\Users\\bob" "caf\u00e9x"'
+    assert scan(text, ["/home/alice", r"C:\users\bob", "caféx", "carol"]) == [
+        "/home/alice",
+        r"C:\users\bob",
+        "caféx",
+    ]
+
+
+def check_file(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "clean.json.gz"
+    redact(path, out)
+    text, clean = opened(path), opened(out)
+    assert figures(clean) == figures(text)
+    assert scan(clean, ["/home/", "/root/", "/tmp/", "site-packages/../", *long_names()]) == []
+
+
+def long_names() -> list[str]:
+    return [name for name in own_names() if len(name) > 6]
+
+
+@pytest.mark.skipif(not SAMPLES, reason="no bundled traces in sample_traces/")
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda p: p.name)
+def test_figures_of_the_bundled_traces_stay(path: Path, tmp_path: Path) -> None:
+    check_file(path, tmp_path)
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the public traces are not beside this checkout")
+@pytest.mark.parametrize("name", REAL)
+def test_figures_of_real_traces_stay(name: str, tmp_path: Path) -> None:
+    check_file(CASES / name, tmp_path)
