@@ -75,6 +75,34 @@ _LIBRARY = (
     ),
 )
 
+# Folders that say which library a file belongs to, and nothing about anybody. The first group
+# makes a frame library code in the analysis wherever it stands in the path.
+_LIBRARIES = _words(
+    "torch torchvision torchaudio triton numpy functorch nvtx tqdm _pytest pluggy"
+    " site-packages dist-packages"
+)
+_TORCH_PARTS = _words(
+    """
+    _C _decomp _dispatch _dynamo _export _functorch _higher_order_ops _inductor _library _logging
+    _numpy _ops _prims _prims_common _refs _subclasses ao autograd cuda distributed export fx jit
+    nn optim profiler sparse testing
+    """
+)
+_INDUCTOR = "torchinductor"
+_PUBLIC = (
+    _LIBRARIES
+    | _TORCH_PARTS
+    | _words(
+        """
+        accelerate attention backends bin compiler compressed_tensors concurrent core data
+        deepspeed diffusers distributed engine entrypoints executor flash_attn flashinfer futures
+        kernels language layers lib linalg managers mem_cache megatron model_executor models modules
+        multiprocessing ops python runtime sampling scripts sglang speculative src srt tests tools
+        transformers utils v1 vllm worker xformers zmq
+        """
+    )
+)
+
 _SEG = r"[^\s/\\\"'<>|:;,()\[\]{}=*?&]"
 _MORE = rf"(?:[/\\]+{_SEG}*| (?:[^\s/\\]+ ){{0,3}}[^\s/\\]+(?=[/\\]))*"
 _POSIX = re.compile(
@@ -249,18 +277,27 @@ class Scrubber:
     def _place(self, path: str) -> str:
         """A neutral path: `site-packages/...`, `lib/python3.12/...` or `dir3/decode.py`."""
         path = re.sub(r"^file:/*(?=/|[A-Za-z]:)", "", path, flags=re.I).replace("\\", "/")
+        parts = path.split("/")[:-1]
         path = posixpath.normpath(path)
         for kind, pattern in _LIBRARY:
             if found := pattern.fullmatch(path):
                 root, tail = found[1], found[2]
                 if root and not root.startswith("lib"):
-                    root = "lib/python3/"  # Windows and conda have no version in the path
+                    root = "python3/Lib/"  # the standard library on Windows
                 prefix = self._label(kind, path[: found.start(2)])
                 return prefix + root + _HOME.sub(rf"\1/{REDACTED}", tail)
         folder, _, name = path.rpartition("/")
-        if _SOURCE_FILE.fullmatch(name):
-            return self._label("dir", folder) + name
-        return self._label("dir", path).rstrip("/")
+        if not _SOURCE_FILE.fullmatch(name):
+            return self._label("dir", path).rstrip("/")
+        folders = folder.split("/")
+        kept = _first_public(folders)
+        tail = "".join(f"{part}/" for part in folders[kept:]) + name
+        # what the analysis takes for library code must stay so, whatever the folders in between
+        library = [part for part in parts if part in _LIBRARIES or part.startswith(_INDUCTOR)]
+        if library and not _LIBRARIES.intersection(folders[kept:]):
+            marker = f"{_INDUCTOR}_x" if library[0].startswith(_INDUCTOR) else library[0]
+            tail = f"{marker}/_/{tail}"
+        return self._label("dir", "/".join(folders[:kept])) + tail
 
     def _label(self, kind: str, folder: str) -> str:
         """The neutral name of `folder`, with its slash; numbered in order of appearance.
@@ -276,6 +313,17 @@ class Scrubber:
                 label = f"env{number}/" if number > 1 else ""
             self._places[kind, folder] = label
         return label
+
+
+def _first_public(folders: list[str]) -> int:
+    """Index of the first of the folders before a file that may stay as they are."""
+    for i in reversed(range(len(folders) - 1)):
+        if folders[i] == "torch" and folders[i + 1] in _TORCH_PARTS:
+            return i
+    kept = len(folders)
+    while kept and folders[kept - 1] in _PUBLIC:
+        kept -= 1
+    return kept
 
 
 def decoded(raw: bytes) -> str:

@@ -1,0 +1,161 @@
+"""The closed list of causes of idle time, and how names map to them."""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+
+from hostgap.trace.model import Role
+
+
+class Cause(enum.IntEnum):
+    """Why the GPU had nothing to do. Every idle nanosecond has exactly one; there is no "other"."""
+
+    GRAPH_INTERNAL = 0  # between nodes of one graph replay
+    QUEUE_GAP = 1  # between ops whose orders the GPU had in hand
+    LAUNCH_LATENCY = 2  # from the launch call's return to the op's start
+    DEPENDENCY = 3  # a stream's own gap: an event, another stream, a collective
+    SYNC = 4
+    COPY_CALL = 5
+    ALLOC = 6
+    HOST_ALLOC = 7
+    FREE = 8
+    COMPILE = 9
+    CAPTURE = 10
+    LAUNCH_CALL = 11
+    API_CALL = 12
+    DISPATCH = 13
+    GC = 14
+    PYTHON = 15
+    INPUT_WAIT = 16
+    REMOTE_WAIT = 17
+    NO_WORK = 18
+    PREEMPTED = 19
+    GIL = 20
+    PROFILER = 21
+    UNTRACED = 22
+    UNATTRIBUTABLE = 23
+
+    @property
+    def label(self) -> str:
+        """The name used in every output."""
+        return self.name.lower()
+
+
+# One line each, for the report and the documentation.
+MEANING: dict[Cause, str] = {
+    Cause.GRAPH_INTERNAL: "between nodes of one graph replay",
+    Cause.QUEUE_GAP: "between ops the GPU already had in its queue",
+    Cause.LAUNCH_LATENCY: "from the launch call's return to the op's start",
+    Cause.DEPENDENCY: "a stream waiting for another stream or a collective",
+    Cause.SYNC: "the host waited for the GPU, so nothing new was queued",
+    Cause.COPY_CALL: "inside a copy or memset call",
+    Cause.ALLOC: "inside a device memory allocation",
+    Cause.HOST_ALLOC: "inside a pinned memory allocation",
+    Cause.FREE: "inside a free, which may drain the device",
+    Cause.COMPILE: "compiling, autotuning or loading kernels",
+    Cause.CAPTURE: "capturing or instantiating a CUDA graph",
+    Cause.LAUNCH_CALL: "inside a kernel or graph launch call",
+    Cause.API_CALL: "inside another CUDA call",
+    Cause.DISPATCH: "inside a framework op, outside any CUDA call",
+    Cause.GC: "Python's garbage collector",
+    Cause.PYTHON: "Python code between framework ops",
+    Cause.INPUT_WAIT: "waiting for input: data loader, queue, lock, sleep, I/O",
+    Cause.REMOTE_WAIT: "waiting for another process",
+    Cause.NO_WORK: "no request was running",
+    Cause.PREEMPTED: "the launching thread was not scheduled",
+    Cause.GIL: "waiting for the interpreter lock",
+    Cause.PROFILER: "the profiler's own work",
+    Cause.UNTRACED: "host time the trace shows nothing of",
+    Cause.UNATTRIBUTABLE: "the trace does not say who launched the next op",
+}
+
+ROLE_CAUSE: dict[Role, Cause] = {
+    Role.OTHER: Cause.API_CALL,
+    Role.LAUNCH: Cause.LAUNCH_CALL,
+    Role.GRAPH_LAUNCH: Cause.LAUNCH_CALL,
+    Role.COPY: Cause.COPY_CALL,
+    Role.SYNC: Cause.SYNC,
+    Role.EVENT: Cause.API_CALL,
+    Role.ALLOC: Cause.ALLOC,
+    Role.FREE: Cause.FREE,
+    Role.HOST_ALLOC: Cause.HOST_ALLOC,
+    Role.CAPTURE: Cause.CAPTURE,
+    Role.INSTANTIATE: Cause.CAPTURE,
+    Role.MODULE_LOAD: Cause.COMPILE,
+    Role.QUERY: Cause.API_CALL,
+}
+
+_WAIT = re.compile(
+    r"<built-in (?:method|function) (?:acquire|sleep|select|poll|wait|accept|recv\w*|read\w*|join|"
+    r"lock_acquire|epoll_wait)\b(?! of (?:Tensor|type|torch))"
+    r"|<built-in method get of _queue"
+    r"|(?:^|/)queue\.py\(\d+\): get$|(?:^|/)threading\.py\(\d+\): (?:wait|join|_wait_for_tstate_lock)$"
+    r"|(?:^|/)selectors\.py\(\d+\): select$|(?:^|/)subprocess\.py\(\d+\): (?:wait|communicate)$"
+    r"|(?:^|/)concurrent/futures/_base\.py\(\d+\): result$"
+)
+_REMOTE = re.compile(
+    r"\bzmq/\S*\(\d+\): (?:recv\w*|poll)$|multiprocessing/connection\.py\(\d+\): (?:recv\w*|poll|wait)$"
+    r"|shm_broadcast\.py\(\d+\): (?:acquire_read|dequeue)$"
+    r"|torch/distributed/\S*\(\d+\): (?:barrier|monitored_barrier)$"
+)
+_GC = re.compile(r"<built-in (?:method|function) collect\b|^(?:python )?gc\b", re.IGNORECASE)
+_COMPILE = re.compile(
+    r"torch/_dynamo/convert_frame\.py|torch/_inductor/(?:codecache|async_compile|graph|scheduler)\.py"
+    r"|torch/_inductor/compile_fx\.py\(\d+\): \w*compile\w*$"
+    r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (?:autotune|benchmark|coordesc|precompile)"
+    r"|triton/compiler/|triton/runtime/autotuner\.py|triton/runtime/jit\.py\(\d+\): (?:_do_)?compile$"
+    r"|\(dynamo_timed\)|^CompileContext\b"
+)
+_LOADER = re.compile(
+    r"^enumerate\(DataLoader\)|torch/utils/data/dataloader\.py\(\d+\): (?:__next__|_next_data)$"
+)
+_KERNEL_LOADING = re.compile(r"Lazy Function Loading|Module Loading", re.IGNORECASE)
+
+
+def host_cause(name: str, *, frame: bool) -> Cause:
+    """The cause of idle time whose innermost host event is this frame or framework op."""
+    if _REMOTE.search(name):
+        return Cause.REMOTE_WAIT
+    if _WAIT.search(name) or _LOADER.search(name):
+        return Cause.INPUT_WAIT
+    if _COMPILE.search(name):
+        return Cause.COMPILE
+    if _GC.search(name):
+        return Cause.GC
+    return Cause.PYTHON if frame else Cause.DISPATCH
+
+
+def overhead_cause(name: str) -> Cause:
+    """The cause behind an `overhead` row: the profiler itself, or kernels being loaded."""
+    return Cause.COMPILE if _KERNEL_LOADING.search(name) else Cause.PROFILER
+
+
+# Causes that whatever runs inside them inherits: compiling calls into everything, and so does a
+# data loader that works in the process itself.
+INHERITED = (Cause.COMPILE, Cause.INPUT_WAIT)
+
+_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
+# Names users give their own scripts, although the standard library has them too.
+_OFTEN_USERS = {"test", "code", "profile", "trace", "main", "site", "this", "token", "types"}
+_STDLIB = sys.stdlib_module_names - _OFTEN_USERS
+_LIBRARY = re.compile(
+    r"(?:^|[/\\])(?:site-packages|dist-packages|torch|torchvision|torchaudio|triton|numpy|functorch|"
+    r"nvtx|tqdm|_pytest|pluggy|torchinductor_\w+)[/\\]|^<|(?:^|[/\\])lib[/\\]python\d[\d.]*[/\\]|^/tmp/torchinductor"
+)
+
+
+def frame_parts(name: str) -> tuple[str, int, str] | None:
+    """File, first line and function of a frame's name, None for built-ins and modules."""
+    match = _FRAME.match(name)
+    return (match["file"], int(match["line"]), match["function"]) if match else None
+
+
+def is_user_frame(name: str) -> bool:
+    """Whether a frame is the user's own code: not torch, not an installed or standard library."""
+    parts = frame_parts(name)
+    if parts is None or _LIBRARY.search(parts[0]):
+        return False
+    first = re.split(r"[/\\]", parts[0], maxsplit=1)[0]
+    return first.removesuffix(".py") not in _STDLIB

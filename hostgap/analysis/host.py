@@ -1,0 +1,195 @@
+"""What each host thread was doing: its frames, ops and API calls as one nest, innermost first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.analysis import causes
+from hostgap.analysis.causes import Cause
+from hostgap.analysis.clock import Clock
+from hostgap.analysis.intervals import Intervals, cut
+from hostgap.analysis.nesting import Innermost, Nest, innermost, nest
+from hostgap.trace.model import HostKind, Int8, Int32, Int64, Role, Trace
+
+FRAME, OP, CALL = range(3)  # which table an event of a thread is from
+
+
+@dataclass(frozen=True, slots=True)
+class HostThread:
+    """The events of one thread, nested, with what each says about idle time under it.
+
+    `cause`, `site`, `table` and `row` are per event: `site` is the innermost user frame at or
+    above it (code in Trace.names, -1 without one), `table` and `row` say where it is recorded.
+    """
+
+    nested: Nest
+    timeline: Innermost
+    cause: Int8
+    site: Int32
+    table: Int8
+    row: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Pieces of host time: what the thread's innermost event was.
+
+    `window` is the index of the input interval; `event` the index in the thread, -1 for none.
+    """
+
+    window: NDArray[np.intp]
+    start: Int64
+    end: Int64
+    event: Int32
+
+
+def sweep(thread: HostThread, windows: Intervals) -> Swept:
+    """Cut host intervals where the innermost event of `thread` changes.
+
+    Args:
+        windows: n intervals on the GPU's clock, none empty. Their pieces add up to them exactly.
+    """
+    pieces = cut(windows, thread.timeline.time)
+    who = np.append(thread.timeline.who, np.int32(-1))  # cell -1 and the last cell are nobody's
+    return Swept(pieces.interval, pieces.start, pieces.end, who[pieces.cell])
+
+
+class Host:
+    """All host threads of a trace, built on demand, on the GPU's clock.
+
+    Args:
+        trace: the trace.
+        clock: how host times map to the GPU's clock.
+    """
+
+    def __init__(self, trace: Trace, clock: Clock) -> None:
+        self.trace = trace
+        self._clock = clock
+        self._threads: dict[int, HostThread] = {}
+        self._rows: dict[int, dict[str, NDArray[np.intp]]] = {
+            table: _rows_by_thread(getattr(trace, name).thread)  # type: ignore[misc]
+            for table, name in ((FRAME, "frames"), (OP, "host_ops"), (CALL, "api_calls"))
+        }
+        self._role_cause = np.array([causes.ROLE_CAUSE[role] for role in Role], np.int8)
+        self._frame_cause, self._is_user = self._frame_names()
+        self._op_cause = self._op_names()
+
+    def _frame_names(self) -> tuple[Int8, NDArray[np.bool_]]:
+        names = self.trace.names
+        cause = np.full(len(names), Cause.PYTHON, np.int8)
+        user = np.zeros(len(names), np.bool_)
+        for code in np.unique(self.trace.frames.name):
+            cause[code] = causes.host_cause(names[code], frame=True)
+            user[code] = causes.is_user_frame(names[code])
+        return cause, user
+
+    def _op_names(self) -> Int8:
+        names = self.trace.names
+        cause = np.full(len(names), Cause.DISPATCH, np.int8)
+        for code in np.unique(self.trace.host_ops.name):
+            cause[code] = causes.host_cause(names[code], frame=False)
+        return cause
+
+    def has_stacks(self) -> bool:
+        """Whether the trace recorded Python frames."""
+        return len(self.trace.frames) > 0
+
+    def threads(self) -> list[int]:
+        """Codes of all threads with any event."""
+        return sorted(set().union(*self._rows.values()))
+
+    def __getitem__(self, thread: int) -> HostThread:
+        if thread not in self._threads:
+            self._threads[thread] = self._build(thread)
+        return self._threads[thread]
+
+    def call_sites(self, call: NDArray[np.signedinteger]) -> Int32:
+        """The user frame (name code, -1) around each of n API calls (rows of api_calls)."""
+        site = np.full(len(call), -1, np.int32)
+        threads = self.trace.api_calls.thread[call]
+        for code in np.unique(threads):
+            thread = self[int(code)]
+            at = np.flatnonzero(thread.table == CALL)
+            order = at[np.argsort(thread.row[at])]
+            mine = np.flatnonzero(threads == code)
+            index = np.searchsorted(thread.row[order], call[mine])
+            index = np.minimum(index, max(len(order) - 1, 0))
+            if len(order):
+                hit = thread.row[order[index]] == call[mine]
+                site[mine] = np.where(hit, thread.site[order[index]], -1)
+        return site
+
+    def _build(self, thread: int) -> HostThread:
+        trace = self.trace
+        starts, ends, tables, rows, cause = [], [], [], [], []
+        none = np.zeros(0, np.intp)
+        for table, source in ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls)):
+            at = self._rows[table].get(thread, none)
+            if table == OP:
+                at = at[trace.host_ops.kind[at] != HostKind.OVERHEAD]
+            at = at[source.end[at] > source.start[at]]  # an empty event owns no time
+            starts.append(source.start[at])
+            ends.append(source.end[at])
+            tables.append(np.full(len(at), table, np.int8))
+            rows.append(at.astype(np.int32))
+            if table == FRAME:
+                cause.append(self._frame_cause[trace.frames.name[at]])
+            elif table == OP:
+                # an annotation is no framework op: inside it, outside an op, Python runs
+                plain = self._op_cause[trace.host_ops.name[at]]
+                annotation = trace.host_ops.kind[at] == HostKind.ANNOTATION
+                cause.append(np.where(annotation & (plain == Cause.DISPATCH), Cause.PYTHON, plain))
+            else:
+                cause.append(self._role_cause[trace.api_calls.role[at]])
+        start = self._clock.to_gpu(np.concatenate(starts))
+        end = self._clock.to_gpu(np.concatenate(ends))
+        order = _outermost_first(start, end, np.concatenate(tables))
+        nested = nest(start[order], end[order])
+        table = np.concatenate(tables)[order]
+        row = np.concatenate(rows)[order]
+        event_cause = np.concatenate(cause)[order].astype(np.int8)
+        site = np.full(len(order), -1, np.int32)
+        is_frame = table == FRAME
+        code = trace.frames.name[row[is_frame]]
+        site[is_frame] = np.where(self._is_user[code], code, -1)
+        _inherit(nested, table, event_cause, site)
+        return HostThread(nested, innermost(nested), event_cause, site, table, row)
+
+
+def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32) -> None:
+    """Hand sites, and causes that cover all inside them, down the nest; level by level."""
+    inherits = np.isin(cause, causes.INHERITED)
+    any_inherits = inherits.any()
+    for level in nested.levels[1:]:
+        parent = nested.parent[level]
+        bare = site[level] < 0
+        site[level[bare]] = site[parent[bare]]
+        if any_inherits:
+            # a CUDA call is what it is, wherever it is made
+            takes = inherits[parent] & (table[level] != CALL)
+            takes &= (table[level] == FRAME) | (cause[parent] == Cause.COMPILE)
+            cause[level[takes]] = cause[parent[takes]]
+            inherits[level[takes]] = True
+
+
+def _outermost_first(start: Int64, end: Int64, table: Int8) -> NDArray[np.intp]:
+    """Order by start, longer first, frames before ops before calls."""
+    order = np.argsort(start, kind="stable")  # tables come in that order, each sorted already
+    tie = np.diff(start[order]) == 0
+    if tie.any() and (np.diff(end[order])[tie] > 0).any():
+        return np.lexsort((table, -end, start))
+    return order
+
+
+def _rows_by_thread(thread: Int32) -> dict[int, NDArray[np.intp]]:
+    """thread code -> its rows, in order."""
+    if len(thread) == 0:
+        return {}
+    if (thread == thread[0]).all():
+        return {int(thread[0]): np.arange(len(thread))}
+    order = np.argsort(thread, kind="stable")
+    codes, first = np.unique(thread[order], return_index=True)
+    return dict(zip(codes.tolist(), np.split(order, first[1:]), strict=True))

@@ -1,0 +1,234 @@
+"""From the tables of an `Analysis` to the figures of a `Diagnosis`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap import __version__
+from hostgap.analysis.analyze import Analysis, DeviceAnalysis, StreamAnalysis
+from hostgap.analysis.attribution import NONE, blocking_calls
+from hostgap.analysis.causes import Cause
+from hostgap.analysis.integrity import Verdict
+from hostgap.analysis.intervals import Intervals, clip, union
+from hostgap.analysis.sites import call_site, idle_sites
+from hostgap.analysis.step_classes import summarize_steps
+from hostgap.analysis.syncs import find_syncs
+from hostgap.analysis.timeline import collectives
+from hostgap.diagnosis import model as m
+from hostgap.trace.model import Bool, CopyKind, GpuKind, Memory, Role, Trace
+
+SITES_SHOWN = 20
+MEDIAN_SAMPLES = 20
+
+
+def diagnose(analysis: Analysis) -> m.Diagnosis:
+    """Sum an analysis up."""
+    trace = analysis.trace
+    verdict = analysis.integrity.verdict
+    ops, calls = in_window(analysis)
+    devices = [_device(analysis, code, ops) for code in sorted(analysis.devices)]
+    window = sum(device.window_ns for device in devices)
+    active = sum(device.active_ns for device in devices)
+    measurable = verdict is not Verdict.UNMEASURABLE and active > 0
+    return m.Diagnosis(
+        schema=m.SCHEMA,
+        tool=m.Tool(name="hostgap", version=__version__),
+        trace=m.TraceInfo(
+            source=trace.source,
+            file=trace.file,
+            events=trace.report.events,
+            window=analysis.options.window,
+            integrity=m.IntegrityVerdict(
+                verdict=verdict.name.lower(),
+                reasons=[m.Reason(code=n.code, text=n.text) for n in analysis.integrity.notes],
+            ),
+        ),
+        verdict="unmeasurable" if verdict is Verdict.UNMEASURABLE else None,
+        devices=devices,
+        counts=count(trace, ops, calls),
+        steps=summarize_steps(analysis, ops, calls),
+        syncs=_syncs(analysis, calls),
+        cost_factor=window / active if measurable else None,
+        saving_basis="upper_bound",
+        unprofiled=None,
+        capture=_capture(analysis, ops, devices),
+        findings=[],
+    )
+
+
+def in_window(analysis: Analysis) -> tuple[Bool, Bool]:
+    """Masks over gpu_ops and api_calls: what belongs to the window.
+
+    With steps these are the ops and calls of the chosen ones. The synchronize with which the
+    profiler itself ends a recording belongs to no step.
+    """
+    trace, steps = analysis.trace, analysis.steps
+    gpu, api = trace.gpu_ops, trace.api_calls
+    chosen_device = np.isin(gpu.device, list(analysis.devices))
+    if analysis.options.window == "trace":
+        return chosen_device, np.ones(len(api), np.bool_)
+    low, high = analysis.chosen.start, analysis.chosen.stop
+    ops = (steps.op_step >= low) & (steps.op_step < high)
+    calls = (steps.call_step >= low) & (steps.call_step < high)
+    if steps.marks.last_end is not None:
+        calls &= ~_closing_syncs(analysis, steps.marks.last_end)
+    return ops & chosen_device, calls
+
+
+def _closing_syncs(analysis: Analysis, last_end: int) -> Bool:
+    """Device synchronizes after the last step's mark, with nothing launched after them."""
+    api = analysis.trace.api_calls
+    launching = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
+    last_launch = int(api.start[launching].max()) if launching.any() else 0
+    device_sync = np.array(
+        [name.endswith(("DeviceSynchronize", "CtxSynchronize")) for name in analysis.trace.names]
+    )
+    late = (analysis.clock.to_gpu(api.start) >= last_end) & (api.start > last_launch)
+    return late & (api.role == Role.SYNC) & device_sync[api.name]
+
+
+def count(trace: Trace, ops: Bool, calls: Bool) -> m.Counts:
+    """Calls and copies among the given rows of gpu_ops and api_calls."""
+    gpu = trace.gpu_ops
+    role = trace.api_calls.role[calls]
+    copy = gpu.copy_kind[ops]
+    pageable = (gpu.src_mem == Memory.PAGEABLE) | (gpu.dst_mem == Memory.PAGEABLE)
+    return m.Counts(
+        launches=_number(role == Role.LAUNCH),
+        graph_launches=_number(role == Role.GRAPH_LAUNCH),
+        sync_calls=_number(role == Role.SYNC),
+        blocking_syncs=_number(blocking_calls(trace)[calls]),
+        allocs=_number(role == Role.ALLOC),
+        copies=m.Copies(
+            h2d=_number(copy == CopyKind.H2D),
+            d2h=_number(copy == CopyKind.D2H),
+            d2d=_number(np.isin(copy, (CopyKind.D2D, CopyKind.P2P))),
+            pageable=_number(pageable[ops] & (gpu.kind[ops] == GpuKind.COPY)),
+        ),
+    )
+
+
+def _number(mask: NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def _device(analysis: Analysis, code: int, ops: Bool) -> m.DeviceMetrics:
+    trace, device = analysis.trace, analysis.devices[code]
+    gpu = trace.gpu_ops
+    window = device.high - device.low
+    idle = device.gaps.total
+    kernels = clip(device.lane.kernels, device.low, device.high).total
+    rows = device.lane.rows[ops[device.lane.rows]]
+    kind = gpu.kind[rows]
+    reason = _reason(analysis, window)
+    work = device.lane.rows[
+        np.isin(gpu.kind[device.lane.rows], (GpuKind.KERNEL, GpuKind.GRAPH))
+        & ~collectives(trace)[device.lane.rows]
+    ]
+    without = clip(union(gpu.start[work], gpu.end[work]), device.low, device.high).total
+
+    def share(busy_ns: int) -> float | None:
+        return busy_ns / window if reason is None else None
+
+    latency = device.parts.length[device.parts.cause == Cause.LAUNCH_LATENCY]
+    return m.DeviceMetrics(
+        device=trace.devices[code].id,
+        name=trace.devices[code].name,
+        window_ns=window,
+        kernel_busy_ns=kernels,
+        active_ns=window - idle,
+        idle_ns=idle,
+        copy_only_ns=window - idle - kernels,
+        kernel_utilization=share(kernels),
+        active_utilization=share(window - idle),
+        utilization_without_collectives=share(without),
+        reason=reason,
+        kernels=_number(np.isin(kind, (GpuKind.KERNEL, GpuKind.GRAPH))),
+        copies=_number(kind == GpuKind.COPY),
+        memsets=_number(kind == GpuKind.MEMSET),
+        orphans=_number(gpu.call[rows] == NONE),
+        gaps=_gaps(device.gaps),
+        idle_by_cause=_by_cause(device),
+        idle_sites=idle_sites(analysis.host, device.parts, SITES_SHOWN),
+        launch_latency_median_ns=(
+            int(np.median(latency)) if len(latency) >= MEDIAN_SAMPLES else None
+        ),
+        streams=[
+            _stream(trace, stream_code, stream, device, ops)
+            for stream_code, stream in device.streams.items()
+        ],
+    )
+
+
+def _reason(analysis: Analysis, window: int) -> str | None:
+    """Why utilization cannot be given, None when it can."""
+    if analysis.integrity.verdict is Verdict.UNMEASURABLE:
+        notes = analysis.integrity.notes
+        return next(note.text for note in notes if note.verdict is Verdict.UNMEASURABLE)
+    return None if window > 0 else "the window has no length: no GPU work in the chosen steps"
+
+
+def _gaps(gaps: Intervals) -> m.Gaps:
+    length = gaps.end - gaps.start
+    return m.Gaps(
+        over_1us=_number(length > 1_000), over_10us=_number(length > 10_000), total_ns=gaps.total
+    )
+
+
+def _by_cause(part: DeviceAnalysis | StreamAnalysis) -> dict[str, int]:
+    return {cause.label: ns for cause, ns in part.parts.by_cause().items()}
+
+
+def _stream(
+    trace: Trace, code: int, stream: StreamAnalysis, device: DeviceAnalysis, ops: Bool
+) -> m.StreamMetrics:
+    rows = stream.lane.rows[ops[stream.lane.rows]]
+    return m.StreamMetrics(
+        stream=trace.streams[code],
+        ops=len(rows),
+        kernels=_number(np.isin(trace.gpu_ops.kind[rows], (GpuKind.KERNEL, GpuKind.GRAPH))),
+        active_ns=device.high - device.low - stream.gaps.total,
+        idle_ns=stream.gaps.total,
+        gaps=_gaps(stream.gaps),
+        idle_by_cause=_by_cause(stream),
+    )
+
+
+def _syncs(analysis: Analysis, calls: Bool) -> list[m.SyncSite]:
+    """Blocking calls put together by call, copy and site; the longest shadow first."""
+    trace, host = analysis.trace, analysis.host
+    parts = [device.parts for device in analysis.devices.values()]
+    syncs = find_syncs(trace, parts, calls)
+    frames = host.call_sites(syncs.call)
+    grouped: dict[tuple[str, int, m.Site | None], list[int]] = {}
+    for i, call in enumerate(syncs.call.tolist()):
+        site = call_site(host, call, int(frames[i]))
+        name = trace.names[trace.api_calls.name[call]]
+        grouped.setdefault((name, int(syncs.copy[i]), site), []).append(i)
+    result = [
+        m.SyncSite(
+            call=name,
+            copy=None if copy == CopyKind.NONE else CopyKind(copy).name.lower(),
+            count=len(rows),
+            blocked_ns=int(syncs.blocked_ns[rows].sum()),
+            shadow_ns=int(syncs.shadow_ns[rows].sum()),
+            site=site,
+        )
+        for (name, copy, site), rows in grouped.items()
+    ]
+    return sorted(result, key=lambda sync: (-sync.shadow_ns, -sync.blocked_ns, sync.call))
+
+
+def _capture(analysis: Analysis, ops: Bool, devices: list[m.DeviceMetrics]) -> m.Capture:
+    gpu, api = analysis.trace.gpu_ops, analysis.trace.api_calls
+    call = gpu.call[ops]
+    graph = gpu.graph_node[ops] > 0
+    if len(api):
+        graph |= (call >= 0) & (api.role[call] == Role.GRAPH_LAUNCH)
+    idle = sum(device.idle_ns for device in devices)
+    inside = sum(device.idle_by_cause.get(Cause.GRAPH_INTERNAL.label, 0) for device in devices)
+    return m.Capture(
+        gpu_ops_in_graphs=float(graph.mean()) if len(graph) else None,
+        idle_in_graphs=inside / idle if idle else None,
+    )

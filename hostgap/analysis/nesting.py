@@ -1,0 +1,109 @@
+"""Nested host events of one thread: who encloses whom, and who is innermost when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.trace.model import Int32, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """n properly nested intervals, sorted by start, the longer first; none empty.
+
+    `end` may be earlier than recorded: a child that outlasts its parent by a rounding error (or a
+    generator's frame by more) is clipped, so that every moment has one innermost interval.
+    """
+
+    start: Int64
+    end: Int64
+    parent: Int32  # index, -1 at the top
+    levels: tuple[NDArray[np.intp], ...]  # indices by depth, each sorted
+
+
+def nest(start: Int64, end: Int64) -> Nest:
+    """Find every interval's parent.
+
+    Args:
+        start: n starts, sorted.
+        end: n ends, after their starts; for equal starts the longest first.
+    """
+    n = len(start)
+    if n == 0:
+        return Nest(start, end, np.zeros(0, np.int32), ())
+    # Open at a start: those that began before it, less those that ended by then.
+    depth = np.arange(n) - np.searchsorted(np.sort(end), start, "right")
+    levels = _levels(depth)
+    parent = np.full(n, -1, np.int32)
+    for upper, lower in zip(levels, levels[1:], strict=False):
+        parent[lower] = upper[np.searchsorted(upper, lower) - 1]
+    nested = parent >= 0
+    if (end[nested] > end[parent[nested]]).any():
+        return _nest_overlapping(start, end)
+    return Nest(start, end, parent, levels)
+
+
+def _levels(depth: NDArray[np.intp]) -> tuple[NDArray[np.intp], ...]:
+    narrow = depth.astype(np.uint16) if depth.max() < 2**16 else depth
+    order = np.argsort(narrow, kind="stable")
+    counts = np.bincount(depth)
+    return tuple(np.split(order, np.cumsum(counts)[:-1]))
+
+
+def _nest_overlapping(start: Int64, end: Int64) -> Nest:
+    """The same where some intervals only overlap: one pass with a stack, clipping them."""
+    starts, ends = start.tolist(), end.tolist()
+    parent = [-1] * len(starts)
+    depth = [0] * len(starts)
+    stack: list[int] = []
+    for i, begin in enumerate(starts):
+        while stack and ends[stack[-1]] <= begin:
+            stack.pop()
+        if stack:
+            top = stack[-1]
+            parent[i] = top
+            depth[i] = depth[top] + 1
+            if ends[i] > ends[top]:
+                ends[i] = ends[top]
+        stack.append(i)
+    return Nest(
+        start,
+        np.array(ends, np.int64),
+        np.array(parent, np.int32),
+        _levels(np.array(depth, np.intp)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Innermost:
+    """Who is innermost when: from `time[i]` to `time[i + 1]` it is interval `who[i]` (-1: none).
+
+    Before `time[0]` and after the last time it is none.
+    """
+
+    time: Int64
+    who: Int32
+
+
+def innermost(nested: Nest) -> Innermost:
+    """The timeline of the innermost interval: 2n boundaries, sorted.
+
+    At a start the interval itself takes over, at an end its parent does. Of several ends at one
+    moment the inner ones come first, and an end comes before a start.
+    """
+    n = len(nested.start)
+    time = np.empty(2 * n, np.int64)
+    who = np.empty(2 * n, np.int32)
+    # inner intervals have higher indices: reversed, a stable sort puts them first among equals
+    by_end = n - 1 - np.argsort(nested.end[::-1], kind="stable")
+    ends = nested.end[by_end]
+    at_start = np.arange(n) + np.searchsorted(ends, nested.start, "right")
+    at_end = np.arange(n) + np.searchsorted(nested.start, ends, "left")
+    time[at_start] = nested.start
+    who[at_start] = np.arange(n, dtype=np.int32)
+    time[at_end] = ends
+    who[at_end] = nested.parent[by_end]
+    return Innermost(time, who)

@@ -1,0 +1,223 @@
+"""The result of an analysis, as typed and versioned data: what `--format json` writes.
+
+Everything hostgap prints is a view of a `Diagnosis`. Field names carry their unit; times are
+integer nanoseconds, shares and utilizations run from 0 to 1. A figure that cannot be given is null,
+with the reason beside it, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = "hostgap.diagnosis/1"
+
+
+class _Base(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen, keyword-only."""
+
+
+class Tool(_Base, frozen=True):
+    """Who made this."""
+
+    name: str
+    version: str
+
+
+class Reason(_Base, frozen=True):
+    """One thing that limits what can be said, from the table in docs/integrity.md."""
+
+    code: str
+    text: str
+
+
+class IntegrityVerdict(_Base, frozen=True):
+    """Whether the trace can be trusted at all."""
+
+    verdict: Literal["ok", "partial", "unmeasurable"]
+    reasons: list[Reason]
+
+
+class TraceInfo(_Base, frozen=True):
+    """What was read."""
+
+    source: Literal["kineto", "nsys"]
+    file: str
+    events: int
+    window: Literal["steps", "trace"]
+    integrity: IntegrityVerdict
+
+
+class Gaps(_Base, frozen=True):
+    """Maximal idle intervals: how many are longer than 1 and 10 us, and their total."""
+
+    over_1us: int
+    over_10us: int
+    total_ns: int
+
+
+class Site(_Base, frozen=True):
+    """A place in the user's source.
+
+    `line` is the function's first line with precision "function", the line of the call with
+    "call". Without Python stacks, file and line are null and `op` names the framework ops.
+    """
+
+    file: str | None
+    line: int | None
+    function: str | None
+    op: str | None
+    precision: Literal["call", "function", "none"]
+
+
+class IdleSite(_Base, frozen=True):
+    """Idle time of one cause at one place; `detail` is the innermost host event's name."""
+
+    cause: str
+    idle_ns: int
+    detail: str | None
+    site: Site | None
+
+
+class StreamMetrics(_Base, frozen=True):
+    """One stream of a device, over the device's window."""
+
+    stream: int | str
+    ops: int
+    kernels: int
+    active_ns: int
+    idle_ns: int
+    gaps: Gaps
+    idle_by_cause: dict[str, int]
+
+
+class DeviceMetrics(_Base, frozen=True):
+    """One GPU. `window_ns == active_ns + idle_ns`, and `idle_by_cause` adds up to `idle_ns`."""
+
+    device: int | str
+    name: str
+    window_ns: int
+    kernel_busy_ns: int
+    active_ns: int
+    idle_ns: int
+    copy_only_ns: int
+    kernel_utilization: float | None
+    active_utilization: float | None
+    utilization_without_collectives: float | None
+    reason: str | None
+    kernels: int
+    copies: int
+    memsets: int
+    orphans: int
+    gaps: Gaps
+    idle_by_cause: dict[str, int]
+    idle_sites: list[IdleSite]
+    launch_latency_median_ns: int | None
+    streams: list[StreamMetrics]
+
+
+class Copies(_Base, frozen=True):
+    """Copies by direction, and how many involve pageable memory."""
+
+    h2d: int
+    d2h: int
+    d2d: int
+    pageable: int
+
+
+class Counts(_Base, frozen=True):
+    """Calls in the window. `blocking_syncs` adds blocking copies to `sync_calls`."""
+
+    launches: int
+    graph_launches: int
+    sync_calls: int
+    blocking_syncs: int
+    allocs: int
+    copies: Copies
+
+
+class PerStep(_Base, frozen=True):
+    """Averages per step of one class."""
+
+    launches: float
+    graph_launches: float
+    sync_calls: float
+    copies: float
+    allocs: float
+    idle_ns: float
+
+
+class StepClass(_Base, frozen=True):
+    """Steps alike in phase, batch and what they launch. Different classes are never averaged."""
+
+    label: str
+    steps: list[int]
+    duration_median_ns: int
+    per_step: PerStep
+
+
+class StepsSummary(_Base, frozen=True):
+    """The steps of the window. `per_step` is of the class that took the most time."""
+
+    count: int
+    source: Literal["annotation", "nvtx", "cycle", "whole"]
+    first: int
+    fill_ns: int | None
+    durations_ns: list[int]
+    classes: list[StepClass]
+    per_step: PerStep | None
+
+
+class SyncSite(_Base, frozen=True):
+    """Blocking calls of one kind at one place: time inside them, and idle time in their shadow."""
+
+    call: str
+    copy: Literal["h2d", "d2h", "d2d", "h2h", "p2p"] | None
+    count: int
+    blocked_ns: int
+    shadow_ns: int
+    site: Site | None
+
+
+class Capture(_Base, frozen=True):
+    """Shares of GPU ops and of idle time inside CUDA graphs."""
+
+    gpu_ops_in_graphs: float | None
+    idle_in_graphs: float | None
+
+
+class Finding(_Base, frozen=True):
+    """A defect with its cost. There are none until there are rules."""
+
+    code: str
+    severity: Literal["error", "warning", "info"]
+    title: str
+    site: Site | None
+    count: int
+    count_per_step: float
+    blocked_ns: int
+    shadow_ns: int
+    predicted_saving_ns: int | None
+    predicted_saving_share: float | None
+    advice: str
+    evidence: list[int]
+    fix: str | None
+
+
+class Diagnosis(_Base, frozen=True):
+    """Everything hostgap says of one trace."""
+
+    schema: str
+    tool: Tool
+    trace: TraceInfo
+    verdict: str | None
+    devices: list[DeviceMetrics]
+    counts: Counts
+    steps: StepsSummary
+    syncs: list[SyncSite]
+    cost_factor: float | None
+    saving_basis: Literal["upper_bound", "calibrated"]
+    unprofiled: None
+    capture: Capture
+    findings: list[Finding]

@@ -1,0 +1,169 @@
+"""One trace event, typed: the fields hostgap reads, decoded at C speed; broken ones read leniently.
+
+msgspec decodes a block of events straight into `Event` and skips every field not named here. What
+it refuses (NaN, bad escapes, bytes that are not UTF-8) goes to `lenient`, event by event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+Text = int | float | str | None
+
+
+class Args(msgspec.Struct, gc=False):
+    """The members of `args` that analysis needs."""
+
+    correlation: Text = None
+    device: Text = None
+    stream: Text = None
+    bytes: Text = None
+    kind: Text = None
+    graph_node: Text = msgspec.field(default=None, name="graph node id")
+    name: Text = None  # of a process or thread, in metadata events
+    labels: Text = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event. `ph` is required, so that no nested object passes for an event."""
+
+    ph: str
+    cat: str | None = None
+    name: str = ""
+    pid: Text = None
+    tid: Text = None
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: msgspec.Raw = msgspec.Raw()
+    args: Args | None = None
+
+
+DECODER = msgspec.json.Decoder(list[Event])
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_LONE_BACKSLASH = re.compile(rb'\\(\\|")|\\')
+_BARE = re.compile(rb"(?<![\w\"])[+-]?(?:inf|nan|Inf|NAN|INF)(?:inity)?(?![\w\"])")
+
+
+class _Number(str):
+    """A number's text, kept so that it never passes through a float."""
+
+
+def lenient(text: bytes) -> tuple[Event | None, set[str]] | None:
+    """Read one event that strict JSON refuses.
+
+    Args:
+        text: one object, `{...}`.
+
+    Returns:
+        The event and the kinds of repair it took; (None, kinds) for an object that is not an
+        event; None when the text cannot be read at all.
+    """
+    repairs: set[str] = set()
+    try:
+        decoded = text.decode("utf-8")
+    except UnicodeDecodeError:
+        repairs.add("bytes that are not UTF-8")
+        decoded = text.decode("utf-8", "replace")
+    raw = decoded.encode("utf-8", "surrogatepass")
+    if _BAD_ESCAPE.search(raw):
+        repaired = _STRING.sub(_literal_backslashes, raw)
+        if repaired != raw:
+            repairs.add("invalid escapes")
+            raw = repaired
+    bare = _outside_strings(raw)
+    if bare != raw:
+        repairs.add("non-finite numbers")
+        raw = bare
+
+    def constant(_: str) -> None:
+        repairs.add("non-finite numbers")
+
+    try:
+        value = json.loads(
+            raw.decode("utf-8", "replace"),
+            strict=False,
+            parse_float=_Number,
+            parse_int=_Number,
+            parse_constant=constant,
+        )
+    except (ValueError, RecursionError):
+        return None
+    return (_event(value) if isinstance(value, dict) else None), repairs
+
+
+def _literal_backslashes(match: re.Match[bytes]) -> bytes:
+    """A string with an invalid escape holds raw backslashes: a Windows path, usually.
+
+    All of its single backslashes are then meant literally, valid escapes such as \\t included.
+    """
+    token = match[0]
+    if not _BAD_ESCAPE.search(token):
+        return token
+    return _LONE_BACKSLASH.sub(lambda m: b"\\" + m[1] if m[1] else rb"\\", token)
+
+
+def _outside_strings(raw: bytes) -> bytes:
+    """`raw` with bare inf and nan replaced by null, strings untouched."""
+    out = []
+    last = 0
+    for match in _STRING.finditer(raw):
+        out.append(_BARE.sub(b"null", raw[last : match.start()]))
+        out.append(match[0])
+        last = match.end()
+    out.append(_BARE.sub(b"null", raw[last:]))
+    return b"".join(out)
+
+
+def _event(value: dict[str, Any]) -> Event | None:
+    phase = value.get("ph")
+    if not isinstance(phase, str) or isinstance(phase, _Number):
+        return None
+    args = value.get("args")
+    category = value.get("cat")
+    return Event(
+        ph=phase,
+        cat=category if isinstance(category, str) else None,
+        name=_text(value.get("name")),
+        pid=_scalar(value.get("pid")),
+        tid=_scalar(value.get("tid")),
+        ts=_token(value.get("ts")),
+        dur=_token(value.get("dur")),
+        args=_args(args) if isinstance(args, dict) else None,
+    )
+
+
+def _args(args: dict[str, Any]) -> Args:
+    return Args(
+        correlation=_scalar(args.get("correlation")),
+        device=_scalar(args.get("device")),
+        stream=_scalar(args.get("stream")),
+        bytes=_scalar(args.get("bytes")),
+        kind=_scalar(args.get("kind")),
+        graph_node=_scalar(args.get("graph node id")),
+        name=_scalar(args.get("name")),
+        labels=_scalar(args.get("labels")),
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def _scalar(value: Any) -> Text:
+    if isinstance(value, _Number):
+        try:
+            return int(value)
+        except ValueError:
+            return float(value)
+    return value if isinstance(value, str) else None
+
+
+def _token(value: Any) -> msgspec.Raw:
+    if isinstance(value, str):
+        return msgspec.Raw(str(value).encode("utf-8", "replace"))
+    return msgspec.Raw()

@@ -1,0 +1,407 @@
+"""The torch.profiler (Kineto) reader: Chrome trace JSON of torch 1.8 to 2.14, NVIDIA, AMD, CPU.
+
+`Document` yields blocks of typed events; here each block is sorted by category and appended to the
+columns of its table. What a category or name means stands in `vocabulary`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.errors import TraceError
+from hostgap.trace import lookalikes
+from hostgap.trace import vocabulary as vocab
+from hostgap.trace.columns import Columns, Interner
+from hostgap.trace.document import Document
+from hostgap.trace.events import Event
+from hostgap.trace.model import (
+    ApiCalls,
+    CopyKind,
+    Device,
+    Frames,
+    GpuKind,
+    GpuOps,
+    HostOps,
+    Int64,
+    Memory,
+    ReadReport,
+    Role,
+    Thread,
+    Trace,
+)
+from hostgap.trace.source import Source
+from hostgap.trace.times import microseconds_to_ns
+
+_HOST = {"start": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32}
+_GPU = {
+    "start": np.int64,
+    "end": np.int64,
+    "device": np.int16,
+    "stream": np.int32,
+    "kind": np.int8,
+    "name": np.int32,
+    "correlation": np.int64,
+    "graph_node": np.int64,
+    "bytes": np.int64,
+    "copy": np.int32,
+}
+_STREAM_TID = re.compile(r"^stream (\d+)$")
+_NONE = -1
+
+
+def read_kineto(source: Source, progress: Callable[[int], None] | None = None) -> Trace:
+    """Read a torch.profiler trace.
+
+    Args:
+        source: the opened file.
+        progress: called now and then with the compressed bytes read so far.
+
+    Raises:
+        TraceError: not JSON, not such a trace, or too damaged; the message says which and where.
+    """
+    reader = _Reader(source)
+    for block in reader.document.blocks():
+        if block is None:
+            reader.restart()
+        else:
+            reader.add(block)
+        if progress is not None:
+            progress(source.consumed)
+    return reader.trace()
+
+
+class _Reader:
+    """The tables while they are being filled."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.document = Document(source)
+        self.restart()
+
+    def restart(self) -> None:
+        self.names: Interner[str] = Interner()
+        self.threads: Interner[tuple[Any, Any]] = Interner()
+        self.devices: Interner[int | str] = Interner()
+        self.streams: Interner[int | str] = Interner()
+        self.copies: Interner[str] = Interner()
+        self.gpu = Columns(_GPU)
+        self.api = Columns({**_HOST, "correlation": np.int64})
+        self.host = Columns({**_HOST, "kind": np.int8})
+        self.frames = Columns(_HOST)
+        self.categories: Counter[str] = Counter()
+        self.phases: Counter[str] = Counter()
+        self.first_names: list[str] = []
+        self.thread_names: dict[tuple[Any, Any], str] = {}
+        self.process_names: dict[Any, str] = {}
+        self.process_labels: dict[Any, str] = {}
+        self.seen_processes: list[str] = []
+        self.unreadable = 0
+        self.negative_host = 0
+        self.windows = 0  # profiler spans, and ends of recording, whichever are more
+        self.window_ends = 0
+
+    # --- blocks of events --------------------------------------------------------------------
+
+    def add(self, events: list[Event]) -> None:
+        """Append one block to the tables."""
+        buckets: defaultdict[str | None, list[Event]] = defaultdict(list)
+        for event in events:
+            if event.ph == "X":
+                buckets[event.cat].append(event)
+            elif event.ph not in ("s", "f", "t"):
+                self._other(event)
+        for category, bucket in buckets.items():
+            self.phases["X"] += len(bucket)
+            self.categories[category or ""] += len(bucket)
+            if category in vocab.FRAME_CATEGORIES:
+                self._host(bucket, self.frames)
+            elif (kind := vocab.HOST_CATEGORIES.get(category or "")) is not None:
+                self._host(bucket, self.host, kind=int(kind))
+            elif category in vocab.API_CATEGORIES:
+                self._host(bucket, self.api, correlation=[_correlation(e) for e in bucket])
+            elif (gpu_kind := vocab.GPU_CATEGORIES.get(category or "")) is not None:
+                self._gpu(bucket, gpu_kind)
+            elif category == "Trace":
+                self.windows += 1
+            elif len(self.first_names) < 50:
+                self.first_names += [event.name for event in bucket[:10]]
+                self.seen_processes += [str(event.pid) for event in bucket[:10]]
+
+    def _times(self, events: list[Event]) -> tuple[Int64, Int64, NDArray[np.bool_]]:
+        start, start_ok = microseconds_to_ns([event.ts for event in events])
+        duration, duration_ok = microseconds_to_ns([event.dur for event in events])
+        return start, start + duration, start_ok & duration_ok
+
+    def _host(self, events: list[Event], table: Columns, **extra: Any) -> None:
+        start, end, good = self._times(events)
+        threads, names = self.threads, self.names
+        thread = np.array([threads[event.pid, event.tid] for event in events], np.int32)
+        name = np.array([names[event.name] for event in events], np.int32)
+        keep = good & (end >= start)
+        if not keep.all():
+            # an API call counts even when its times are broken; nothing else does
+            if table is self.api:
+                end = np.maximum(start, end)
+                keep = good
+            self.unreadable += int(np.count_nonzero(~good))
+            self.negative_host += int(np.count_nonzero(good & ~keep))
+            start, end, thread, name = start[keep], end[keep], thread[keep], name[keep]
+            extra = {
+                key: np.asarray(value)[keep] if not isinstance(value, int) else value
+                for key, value in extra.items()
+            }
+        table.append(start=start, end=end, thread=thread, name=name, **extra)
+
+    def _gpu(self, events: list[Event], kind: GpuKind) -> None:
+        start, end, good = self._times(events)
+        if not good.all():
+            self.unreadable += int(np.count_nonzero(~good))
+            events = [event for event, ok in zip(events, good, strict=True) if ok]
+            start, end = start[good], end[good]
+        names, streams, devices, copies = self.names, self.streams, self.devices, self.copies
+        copy: list[int] | int = _NONE
+        if kind is GpuKind.COPY:
+            copy = [copies[f"{e.name} {e.args.kind if e.args else ''}"] for e in events]
+        self.gpu.append(
+            start=start,
+            end=end,
+            device=[devices[_device(e)] for e in events],
+            stream=[streams[_stream(e)] for e in events],
+            kind=int(kind),
+            name=[names[e.name] for e in events],
+            correlation=[_correlation(e) for e in events],
+            graph_node=[_int64(e.args.graph_node, 0) if e.args else 0 for e in events],
+            bytes=[_int64(e.args.bytes, _NONE) if e.args else _NONE for e in events],
+            copy=copy,
+        )
+
+    def _other(self, event: Event) -> None:
+        """Metadata, instants, and the phases only other tools write."""
+        self.phases[event.ph] += 1
+        args = event.args
+        if event.ph == "M" and args is not None:
+            if event.name == "thread_name" and args.name is not None:
+                self.thread_names[event.pid, event.tid] = str(args.name)
+            elif event.name == "process_name" and args.name is not None:
+                self.process_names[event.pid] = str(args.name)
+            elif event.name == "process_labels" and args.labels is not None:
+                self.process_labels[event.pid] = str(args.labels)
+        elif event.ph == "i" and event.name == "Record Window End":
+            self.window_ends += 1
+        elif len(self.first_names) < 50:
+            self.first_names.append(event.name)
+            self.seen_processes.append(str(event.pid))
+            self.categories[event.cat or ""] += 1
+
+    # --- the finished trace ------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        """Sort, join and freeze the tables."""
+        self._refuse_what_is_no_trace()
+        names, roles = self._api_names()
+        api = _sorted(
+            ApiCalls(
+                start=self.api.pop("start"),
+                end=self.api.pop("end"),
+                thread=self.api.pop("thread"),
+                name=self.api.pop("name"),
+                role=np.zeros(0, np.int8),
+                correlation=self.api.pop("correlation"),
+            ),
+            roles,
+        )
+        gpu, negative, unset, ambiguous = self._gpu_ops(api)
+        backends = [vocab.UNREAD_BACKENDS[c] for c in self.categories if c in vocab.UNREAD_BACKENDS]
+        document = self.document
+        return Trace(
+            source="kineto",
+            file=self.source.name,
+            gpu_ops=gpu,
+            api_calls=api,
+            host_ops=HostOps(*_by_start([self.host.pop(c) for c in (*_HOST, "kind")])),
+            frames=Frames(*_by_start([self.frames.pop(c) for c in _HOST])),
+            names=names,
+            threads=tuple(
+                Thread(
+                    _id(pid),
+                    _id(tid),
+                    self.thread_names.get((pid, tid), ""),
+                    self.process_names.get(pid, ""),
+                )
+                for pid, tid in self.threads
+            ),
+            devices=self._device_names(),
+            streams=tuple(self.streams),
+            metadata=document.metadata,
+            report=ReadReport(
+                events=document.events,
+                truncated=document.truncated,
+                damaged=document.damaged,
+                first_damage=document.first_damage,
+                repaired=dict(document.repaired),
+                negative=negative,
+                negative_host=self.negative_host,
+                unset=unset,
+                unreadable_times=self.unreadable,
+                ambiguous_correlations=ambiguous,
+                profiler_cycles=max(self.windows, self.window_ends),
+                unread_backend=backends[0] if backends else "",
+            ),
+        )
+
+    def _refuse_what_is_no_trace(self) -> None:
+        document = self.document
+        if not document.has_events:
+            refusal = lookalikes.document(document.keys)
+        elif any(
+            self.categories[category]
+            for category in (
+                *vocab.GPU_CATEGORIES,
+                *vocab.API_CATEGORIES,
+                *vocab.HOST_CATEGORIES,
+                *vocab.FRAME_CATEGORIES,
+            )
+        ):
+            return
+        else:
+            refusal = lookalikes.events(
+                lookalikes.Sample(
+                    keys=document.keys,
+                    is_list=document.is_list,
+                    events=document.events,
+                    categories=self.categories,
+                    phases=self.phases,
+                    process_names=list(self.process_names.values()),
+                    processes=self.seen_processes,
+                    names=[*self.first_names, *list(self.thread_names.values())[:50]],
+                    without_phase=document.not_events,
+                    shape=document.shape,
+                )
+            )
+        what = refusal.what
+        if document.truncated:
+            what += f" ({document.truncated})"
+        elif document.first_damage:
+            what += f" (and broken at {document.first_damage})"
+        raise TraceError(f"{self.source.name}: {what}", refusal.hint)
+
+    def _api_names(self) -> tuple[tuple[str, ...], NDArray[np.int8]]:
+        """All names, and the API role of each of them."""
+        names = tuple(vocab.api_name(name) if name[:2] in ("cu", "hi") else name for name in self.names)
+        return names, np.array([vocab.api_role(name) for name in names], np.int8)
+
+    def _gpu_ops(self, api: ApiCalls) -> tuple[GpuOps, int, int, int]:
+        gpu = {name: self.gpu.pop(name) for name in _GPU}
+        start, end = gpu["start"], gpu["end"]
+        unset = (start == 0) & (end == 0)
+        negative = end < start
+        order = np.lexsort((end, start))
+        order = order[~(unset | negative)[order]]
+        gpu = {name: column[order] for name, column in gpu.items()}
+        copies = [vocab.copy_of(text) for text in self.copies]
+        copies.append((CopyKind.NONE, Memory.UNKNOWN, Memory.UNKNOWN))  # code -1
+        table = np.array(copies, np.int8).reshape(-1, 3)[gpu.pop("copy")]
+        call, ambiguous = match_calls(gpu["correlation"], api)
+        ops = GpuOps(
+            call=call,
+            copy_kind=table[:, 0].copy(),
+            src_mem=table[:, 1].copy(),
+            dst_mem=table[:, 2].copy(),
+            **gpu,
+        )
+        return ops, int(negative.sum()), int(unset.sum()), ambiguous
+
+    def _device_names(self) -> tuple[Device, ...]:
+        properties = self.document.metadata.get("deviceProperties")
+        known: dict[Any, str] = {}
+        if isinstance(properties, list):
+            for entry in properties:
+                if isinstance(entry, dict) and isinstance(entry.get("id"), int):
+                    known[entry["id"]] = str(entry.get("name") or "")
+        return tuple(Device(device, known.get(device, "")) for device in self.devices)
+
+
+def match_calls(correlation: Int64, api: ApiCalls) -> tuple[NDArray[np.int32], int]:
+    """The API call that launched each GPU op, by correlation id.
+
+    Calls that can launch work (launches, copies) come first; another call (a library's own) only
+    where no such call has the id. An id that several such calls share is ambiguous and joins nothing.
+
+    Args:
+        correlation: n ids of GPU ops; 0 and less means none.
+
+    Returns:
+        n rows of `api` (-1: none), and the number of ambiguous ids.
+    """
+    call = np.full(len(correlation), _NONE, np.int32)
+    if not len(api) or not len(correlation):
+        return call, 0
+    launching = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
+    ambiguous = 0
+    for candidates in (np.flatnonzero(launching), np.flatnonzero(~launching)):
+        ids = api.correlation[candidates]
+        order = np.argsort(ids, kind="stable")
+        ids, candidates = ids[order], candidates[order]
+        first = np.searchsorted(ids, correlation, "left")
+        count = np.searchsorted(ids, correlation, "right") - first
+        open_ops = (call == _NONE) & (correlation > 0)
+        found = open_ops & (count == 1)
+        call[found] = candidates[first[found]]
+        if candidates.size and launching[candidates[0]]:
+            ambiguous = len(np.unique(correlation[open_ops & (count > 1)]))
+            # an id that is ambiguous among launches must not fall to an unrelated call
+            correlation = np.where(count > 1, 0, correlation)
+    return call, ambiguous
+
+
+def _sorted(api: ApiCalls, roles: NDArray[np.int8]) -> ApiCalls:
+    columns = _by_start([api.start, api.end, api.thread, api.name, api.correlation])
+    return ApiCalls(*columns[:4], roles[columns[3]], columns[4])
+
+
+def _by_start(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Columns (start and end first) in order of start, longer intervals first."""
+    start, end = columns[0], columns[1]
+    step = np.diff(start)
+    if (step > 0).all() or ((step >= 0).all() and (np.diff(end)[step == 0] <= 0).all()):
+        return columns
+    order = np.lexsort((-end, start))
+    return [column[order] for column in columns]
+
+
+def _int64(value: Any, missing: int) -> int:
+    """`value` as an int that fits a column; `missing` where it is none or does not fit."""
+    if type(value) is not int:
+        try:
+            value = int(value)
+        except (TypeError, ValueError, OverflowError):
+            return missing
+    return value if -(2**63) <= value < 2**63 else missing
+
+
+def _correlation(event: Event) -> int:
+    return _int64(event.args.correlation, _NONE) if event.args is not None else _NONE
+
+
+def _id(value: Any) -> int | str:
+    return value if isinstance(value, int | str) else str(value)
+
+
+def _device(event: Event) -> int | str:
+    device = event.args.device if event.args is not None else None
+    return _id(event.pid if device is None else device)
+
+
+def _stream(event: Event) -> int | str:
+    stream = event.args.stream if event.args is not None else None
+    if stream is None:
+        stream = event.tid
+    if isinstance(stream, str) and (match := _STREAM_TID.match(stream.strip())):
+        return int(match[1])
+    return _id(stream)

@@ -1,0 +1,39 @@
+"""`load_trace`: the public way to read a trace, whatever its format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from hostgap.trace.kineto import read_kineto
+from hostgap.trace.model import Trace
+from hostgap.trace.source import open_source
+
+
+def load_trace(
+    path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None
+) -> Trace:
+    """Read a trace file into tables.
+
+    Args:
+        path: a torch.profiler trace: `.json`, gzip or zstd (told by content, not by name);
+            "-" reads standard input.
+        progress: called now and then with the number of (compressed) bytes read so far.
+
+    Returns:
+        The trace; see `hostgap.trace.model` for its tables. Times are int64 nanoseconds.
+
+    Raises:
+        TraceError: the file is missing, damaged beyond reading, or not such a trace.
+    """
+    import gc
+
+    # The reader makes millions of short-lived objects and no cycles: collecting costs half its time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with open_source(path) as source:
+            return read_kineto(source, progress)
+    finally:
+        if collecting:
+            gc.enable()
