@@ -40,8 +40,7 @@ $(DEV): $(INPUTS) | $(BIN)/pip
 demo: $(RUN)
 	@mkdir -p demo
 	@echo "== an eager decode loop that reads a scalar every step (H200)"
-	@$(BIN)/hostgap analyze sample_traces/eager_item.json.gz
-	@$(BIN)/hostgap analyze sample_traces/eager_item.json.gz --force -o demo/eager_item.json
+	@$(BIN)/hostgap analyze sample_traces/eager_item.json.gz --format text --force -o demo/eager_item.json
 	@echo
 	@echo "== the same model replayed as a CUDA graph"
 	@$(BIN)/hostgap analyze sample_traces/cuda_graph.json.gz --force -o demo/cuda_graph.json
