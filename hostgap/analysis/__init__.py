@@ -1,1 +1,1 @@
-"""From a `Trace` to numbers: intervals, steps, utilization, and a cause for every idle nanosecond."""
+"""From a `Trace` to numbers: steps, utilization, and a cause for every idle nanosecond."""

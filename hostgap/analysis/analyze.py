@@ -118,9 +118,7 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
     if options.device is not None:
         lanes = _only(trace, lanes, options.device)
     if not lanes:
-        return Analysis(
-            trace, options, integrity, clock, steps, chosen, {}, Host(trace, clock)
-        )
+        return Analysis(trace, options, integrity, clock, steps, chosen, {}, Host(trace, clock))
 
     windows = {code: _window(lane, steps, chosen, options) for code, lane in lanes.items()}
     everything = union(trace.gpu_ops.start, trace.gpu_ops.end)
@@ -135,9 +133,7 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
     devices = {
         code: _device(trace, attribution, lane, *windows[code]) for code, lane in lanes.items()
     }
-    analysis = Analysis(
-        trace, options, integrity, clock, steps, chosen, devices, attribution.host
-    )
+    analysis = Analysis(trace, options, integrity, clock, steps, chosen, devices, attribution.host)
     _check_identity(analysis)
     return analysis
 
@@ -159,7 +155,9 @@ def _span(steps: tuple[int | None, int | None]) -> str:
 
 
 def _only(trace: Trace, lanes: dict[int, Lane], device: int | str) -> dict[int, Lane]:
-    found = {code: lane for code, lane in lanes.items() if str(trace.devices[code].id) == str(device)}
+    found = {
+        code: lane for code, lane in lanes.items() if str(trace.devices[code].id) == str(device)
+    }
     if not found:
         known = ", ".join(str(trace.devices[code].id) for code in lanes) or "none"
         raise HostgapError(f"--device {device}: no such device in the trace", f"devices: {known}")

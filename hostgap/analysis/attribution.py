@@ -19,7 +19,7 @@ from hostgap.analysis.clock import Clock, download_syncs
 from hostgap.analysis.host import CALL, Host, sweep
 from hostgap.analysis.intervals import Intervals, covers, cut, union
 from hostgap.analysis.timeline import Lane, collectives
-from hostgap.trace.model import GpuKind, HostKind, Int8, Int32, Int64, Role, Trace
+from hostgap.trace.model import Bool, GpuKind, HostKind, Int8, Int32, Int64, Role, Trace
 from hostgap.trace.vocabulary import BLOCKING_COPIES
 
 NONE = -1
@@ -32,8 +32,8 @@ class Parts:
     """Pieces of gaps with one cause each, in order of start. Times are on the GPU's clock.
 
     `table` and `row` name the host event under which the piece lies (host.FRAME, OP or CALL; -1
-    for none); `site` is a user frame (code in Trace.names, -1); `blame` the blocking call (row of
-    api_calls) in whose shadow the piece lies, -1.
+    for none); `site` is its user frame and `op` its outermost framework op (codes in Trace.names,
+    -1); `blame` the blocking call (row of api_calls) in whose shadow the piece lies, -1.
     """
 
     gap: Int32
@@ -44,6 +44,7 @@ class Parts:
     table: Int8
     row: Int32
     site: Int32
+    op: Int32
     blame: Int32
 
     def __len__(self) -> int:
@@ -85,7 +86,7 @@ def _parts(gap: NDArray[np.intp], start: Int64, end: Int64, cause: Cause | Int8)
     fill = np.full(n, NONE, np.int32)
     code = np.full(n, cause, np.int8) if isinstance(cause, Cause) else cause
     return Parts(
-        gap.astype(np.int32), start, end, code, fill, fill.astype(np.int8), fill, fill, fill
+        gap.astype(np.int32), start, end, code, fill, fill.astype(np.int8), fill, fill, fill, fill
     )
 
 
@@ -136,9 +137,9 @@ class Attribution:
         rows = np.flatnonzero(ops.kind == HostKind.OVERHEAD)
         by_cause: dict[Cause, list[int]] = {}
         for row in rows.tolist():
-            by_cause.setdefault(
-                causes.overhead_cause(self.trace.names[ops.name[row]]), []
-            ).append(row)
+            by_cause.setdefault(causes.overhead_cause(self.trace.names[ops.name[row]]), []).append(
+                row
+            )
         return [
             (cause, union(clock.to_gpu(ops.start[at]), clock.to_gpu(ops.end[at])))
             for cause, at in by_cause.items()
@@ -158,7 +159,7 @@ class Attribution:
         """
         index = np.arange(len(gaps.start))
         next_op = self._next_op(lane, gaps, whole_device=device is None)
-        call = np.where(next_op >= 0, self.trace.gpu_ops.call[next_op], NONE)
+        call = np.where(next_op >= 0, self.trace.gpu_ops.call[next_op], NONE).astype(np.int64)
         known = call >= 0
         missing = (next_op >= 0) & ~known
         parts = [self._orphans(index[missing], gaps, next_op[missing])]
@@ -175,7 +176,7 @@ class Attribution:
         parts.append(self._in_call(index[stalled], gaps, call[stalled]))
 
         rest = known & ~internal
-        call_end = np.where(rest, self._call_end[call], 0)
+        call_end = _gather(self._call_end, call, rest)
         queued = rest & (call_end < gaps.start)
         parts.append(_of(gaps, index[queued], Cause.QUEUE_GAP))
 
@@ -185,11 +186,12 @@ class Attribution:
         parts.append(
             _parts(late[latency], until[latency], gaps.end[late][latency], Cause.LAUNCH_LATENCY)
         )
-        thread = np.where(
-            trailing[late], self._step_thread, self.trace.api_calls.thread[call[late]]
-        )
+        launched = _gather(self.trace.api_calls.thread, call, known)
+        thread = np.where(trailing, self._step_thread, launched)[late]
         held = until > gaps.start[late]
-        parts.append(self._host_parts(late[held], gaps.start[late][held], until[held], thread[held]))
+        parts.append(
+            self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
+        )
         return self._with_dependencies(self._with_overhead(_joined(parts)), device)
 
     # --- which op, which call ----------------------------------------------------------------
@@ -201,9 +203,6 @@ class Attribution:
         the device had no work: then it is the compute stream's next kernel.
         """
         gpu, rows = self.trace.gpu_ops, lane.rows
-        start = gpu.start[rows]
-        # an op of no length ends no gap
-        rows = rows[gpu.end[rows] > start]
         start = gpu.start[rows]
         at = np.searchsorted(start, gaps.end, "left")
         exists = at < len(rows)
@@ -233,7 +232,9 @@ class Attribution:
         work = rows[(gpu.kind[rows] == GpuKind.KERNEL) & ~self._collective[rows]]
         if len(work) == 0:
             work = rows
-        time = np.bincount(gpu.stream[work], weights=(gpu.end[work] - gpu.start[work]).astype(float))
+        time = np.bincount(
+            gpu.stream[work], weights=(gpu.end[work] - gpu.start[work]).astype(float)
+        )
         return int(time.argmax())
 
     def _orphans(self, gap: NDArray[np.intp], gaps: Intervals, op: NDArray[np.intp]) -> Parts:
@@ -244,18 +245,14 @@ class Attribution:
 
     # --- the GPU's own gaps ------------------------------------------------------------------
 
-    def _graph_internal(
-        self, gaps: Intervals, call: Int64, known: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _graph_internal(self, gaps: Intervals, call: Int64, known: Bool) -> Bool:
         internal = np.zeros(len(gaps.start), np.bool_)
         at = np.flatnonzero(known)
         at = at[self._is_graph[call[at]]]
         internal[at] = self._first_start[call[at]] < gaps.end[at]
         return internal
 
-    def _stalled(
-        self, gaps: Intervals, call: Int64, internal: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _stalled(self, gaps: Intervals, call: Int64, internal: Bool) -> Bool:
         """Gaps inside a graph in which its nodes waited to be submitted.
 
         cudaGraphLaunch submits in batches and nodes start before it returns: a gap that ends before
@@ -324,6 +321,7 @@ class Attribution:
             of(thread.table, NONE).astype(np.int8),
             of(thread.row, NONE).astype(np.int32),
             of(thread.site, NONE).astype(np.int32),
+            of(thread.op, NONE).astype(np.int32),
             np.full(n, NONE, np.int32),
         )
 
@@ -345,7 +343,7 @@ class Attribution:
                 parts = self._replaced(parts, waiting, helper)
         return parts
 
-    def _replaced(self, parts: Parts, which: NDArray[np.bool_], helper: int) -> Parts:
+    def _replaced(self, parts: Parts, which: Bool, helper: int) -> Parts:
         old = parts.take(which)
         new = self._sweep(helper, np.arange(len(old)), Intervals(old.start, old.end))
         origin = old.take(new.gap)
@@ -424,11 +422,18 @@ class Attribution:
         return replace(pieces, cause=code)
 
 
+def _gather(values: NDArray[np.signedinteger], index: Int64, known: Bool) -> Int64:
+    """`values[index]` where known, else 0; `values` may be empty where nothing is known."""
+    out = np.zeros(len(index), np.int64)
+    out[known] = values[index[known]]
+    return out
+
+
 def _of(gaps: Intervals, gap: NDArray[np.intp], cause: Cause) -> Parts:
     return _parts(gap, gaps.start[gap], gaps.end[gap], cause)
 
 
-def blocking_calls(trace: Trace) -> NDArray[np.bool_]:
+def blocking_calls(trace: Trace) -> Bool:
     """Per API call: does it block its thread until the GPU has caught up?
 
     Synchronize calls do, and copies that return only when they are done.
@@ -437,4 +442,4 @@ def blocking_calls(trace: Trace) -> NDArray[np.bool_]:
     copies = np.array([BLOCKING_COPIES.fullmatch(name) is not None for name in trace.names])
     if len(api) == 0:
         return np.zeros(0, np.bool_)
-    return (api.role == Role.SYNC) | ((api.role == Role.COPY) & copies[api.name])
+    return np.asarray((api.role == Role.SYNC) | ((api.role == Role.COPY) & copies[api.name]))

@@ -91,21 +91,26 @@ _WAIT = re.compile(
     r"<built-in (?:method|function) (?:acquire|sleep|select|poll|wait|accept|recv\w*|read\w*|join|"
     r"lock_acquire|epoll_wait)\b(?! of (?:Tensor|type|torch))"
     r"|<built-in method get of _queue"
-    r"|(?:^|/)queue\.py\(\d+\): get$|(?:^|/)threading\.py\(\d+\): (?:wait|join|_wait_for_tstate_lock)$"
+    r"|(?:^|/)queue\.py\(\d+\): get$"
+    r"|(?:^|/)threading\.py\(\d+\): (?:wait|join|_wait_for_tstate_lock)$"
     r"|(?:^|/)selectors\.py\(\d+\): select$|(?:^|/)subprocess\.py\(\d+\): (?:wait|communicate)$"
     r"|(?:^|/)concurrent/futures/_base\.py\(\d+\): result$"
 )
 _REMOTE = re.compile(
-    r"\bzmq/\S*\(\d+\): (?:recv\w*|poll)$|multiprocessing/connection\.py\(\d+\): (?:recv\w*|poll|wait)$"
+    r"\bzmq/\S*\(\d+\): (?:recv\w*|poll)$"
+    r"|multiprocessing/connection\.py\(\d+\): (?:recv\w*|poll|wait)$"
     r"|shm_broadcast\.py\(\d+\): (?:acquire_read|dequeue)$"
     r"|torch/distributed/\S*\(\d+\): (?:barrier|monitored_barrier)$"
 )
 _GC = re.compile(r"<built-in (?:method|function) collect\b|^(?:python )?gc\b", re.IGNORECASE)
 _COMPILE = re.compile(
-    r"torch/_dynamo/convert_frame\.py|torch/_inductor/(?:codecache|async_compile|graph|scheduler)\.py"
+    r"torch/_dynamo/convert_frame\.py"
+    r"|torch/_inductor/(?:codecache|async_compile|graph|scheduler)\.py"
     r"|torch/_inductor/compile_fx\.py\(\d+\): \w*compile\w*$"
-    r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (?:autotune|benchmark|coordesc|precompile)"
-    r"|triton/compiler/|triton/runtime/autotuner\.py|triton/runtime/jit\.py\(\d+\): (?:_do_)?compile$"
+    r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): "
+    r"(?:autotune|benchmark|coordesc|precompile)"
+    r"|triton/compiler/|triton/runtime/autotuner\.py"
+    r"|triton/runtime/jit\.py\(\d+\): (?:_do_)?compile$"
     r"|\(dynamo_timed\)|^CompileContext\b"
 )
 _LOADER = re.compile(

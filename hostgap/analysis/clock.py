@@ -179,8 +179,8 @@ def _fit_line(upper_at: Int64, upper: Int64, lower_at: Int64, lower: Int64) -> C
         else:
             right -= third
     slope = (left + right) / 2
-    bounds = {"lowest_ns": int(lower.max()), "highest_ns": int(upper.min())}
+    lowest, highest = int(lower.max()), int(upper.min())
     if room(slope) < 0:
-        return Clock(reconciled=False, **bounds)
+        return Clock(reconciled=False, lowest_ns=lowest, highest_ns=highest)
     offset = ((high - slope * high_t).min() + (low - slope * low_t).max()) / 2
-    return Clock(round(offset), slope, origin, **bounds)
+    return Clock(round(offset), slope, origin, lowest_ns=lowest, highest_ns=highest)

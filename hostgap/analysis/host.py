@@ -21,14 +21,16 @@ FRAME, OP, CALL = range(3)  # which table an event of a thread is from
 class HostThread:
     """The events of one thread, nested, with what each says about idle time under it.
 
-    `cause`, `site`, `table` and `row` are per event: `site` is the innermost user frame at or
-    above it (code in Trace.names, -1 without one), `table` and `row` say where it is recorded.
+    All but the first two are per event: `site` is the innermost user frame at or above it and `op`
+    the outermost framework op (codes in Trace.names, -1 without one), `table` and `row` say where
+    it is recorded.
     """
 
     nested: Nest
     timeline: Innermost
     cause: Int8
     site: Int32
+    op: Int32
     table: Int8
     row: Int32
 
@@ -69,9 +71,10 @@ class Host:
         self.trace = trace
         self._clock = clock
         self._threads: dict[int, HostThread] = {}
-        self._rows: dict[int, dict[str, NDArray[np.intp]]] = {
-            table: _rows_by_thread(getattr(trace, name).thread)  # type: ignore[misc]
-            for table, name in ((FRAME, "frames"), (OP, "host_ops"), (CALL, "api_calls"))
+        self._rows: dict[int, dict[int, NDArray[np.intp]]] = {
+            FRAME: _rows_by_thread(trace.frames.thread),
+            OP: _rows_by_thread(trace.host_ops.thread),
+            CALL: _rows_by_thread(trace.api_calls.thread),
         }
         self._role_cause = np.array([causes.ROLE_CAUSE[role] for role in Role], np.int8)
         self._frame_cause, self._is_user = self._frame_names()
@@ -126,18 +129,18 @@ class Host:
         trace = self.trace
         starts, ends, tables, rows, cause = [], [], [], [], []
         none = np.zeros(0, np.intp)
-        for table, source in ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls)):
-            at = self._rows[table].get(thread, none)
-            if table == OP:
+        for which, source in ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls)):
+            at = self._rows[which].get(thread, none)
+            if which == OP:
                 at = at[trace.host_ops.kind[at] != HostKind.OVERHEAD]
             at = at[source.end[at] > source.start[at]]  # an empty event owns no time
             starts.append(source.start[at])
             ends.append(source.end[at])
-            tables.append(np.full(len(at), table, np.int8))
+            tables.append(np.full(len(at), which, np.int8))
             rows.append(at.astype(np.int32))
-            if table == FRAME:
+            if which == FRAME:
                 cause.append(self._frame_cause[trace.frames.name[at]])
-            elif table == OP:
+            elif which == OP:
                 # an annotation is no framework op: inside it, outside an op, Python runs
                 plain = self._op_cause[trace.host_ops.name[at]]
                 annotation = trace.host_ops.kind[at] == HostKind.ANNOTATION
@@ -155,18 +158,24 @@ class Host:
         is_frame = table == FRAME
         code = trace.frames.name[row[is_frame]]
         site[is_frame] = np.where(self._is_user[code], code, -1)
-        _inherit(nested, table, event_cause, site)
-        return HostThread(nested, innermost(nested), event_cause, site, table, row)
+        op = np.full(len(order), -1, np.int32)
+        is_op = table == OP
+        is_op[is_op] = trace.host_ops.kind[row[is_op]] == HostKind.OP
+        op[is_op] = trace.host_ops.name[row[is_op]]
+        _inherit(nested, table, event_cause, site, op)
+        return HostThread(nested, innermost(nested), event_cause, site, op, table, row)
 
 
-def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32) -> None:
-    """Hand sites, and causes that cover all inside them, down the nest; level by level."""
+def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32, op: Int32) -> None:
+    """Hand sites, ops, and causes that cover all inside them, down the nest; level by level."""
     inherits = np.isin(cause, causes.INHERITED)
     any_inherits = inherits.any()
     for level in nested.levels[1:]:
         parent = nested.parent[level]
         bare = site[level] < 0
         site[level[bare]] = site[parent[bare]]
+        inside = op[parent] >= 0
+        op[level[inside]] = op[parent[inside]]
         if any_inherits:
             # a CUDA call is what it is, wherever it is made
             takes = inherits[parent] & (table[level] != CALL)

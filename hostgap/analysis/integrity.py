@@ -10,6 +10,7 @@ import enum
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,16 @@ class Verdict(enum.IntEnum):
     PARTIAL = 1  # right for what was recorded; something is missing or was corrected
     UNMEASURABLE = 2  # no utilization can be given
 
+    @property
+    def label(self) -> Literal["ok", "partial", "unmeasurable"]:
+        """The name used in every output."""
+        labels: tuple[Literal["ok", "partial", "unmeasurable"], ...] = (
+            "ok",
+            "partial",
+            "unmeasurable",
+        )
+        return labels[self]
+
 
 @dataclass(frozen=True, slots=True)
 class ReasonKind:
@@ -40,30 +51,31 @@ class ReasonKind:
     meaning: str
 
 
+_PARTIAL, _UNMEASURABLE, _OK = Verdict.PARTIAL, Verdict.UNMEASURABLE, Verdict.OK
 REASONS: dict[str, ReasonKind] = {
     reason.code: reason
     for reason in (
-        ReasonKind("HG903", Verdict.PARTIAL, "some launches have no kernel: dropped or not recorded"),
-        ReasonKind("HG904", Verdict.PARTIAL, "host and GPU clocks disagree; corrected, or host causes withheld"),
-        ReasonKind("HG905", Verdict.PARTIAL, "graph-level rows: the nodes inside the graphs are not visible"),
-        ReasonKind("HG910", Verdict.UNMEASURABLE, "no GPU op was recorded"),
-        ReasonKind("HG911", Verdict.UNMEASURABLE, "most launches have no kernel, beyond what capture explains"),
-        ReasonKind("HG912", Verdict.UNMEASURABLE, "graph launches without nodes and without a graph row"),
-        ReasonKind("HG913", Verdict.UNMEASURABLE, "all timestamps are zero, or the window has no length"),
-        ReasonKind("HG914", Verdict.PARTIAL, "CPU-only frontend process of a serving engine"),
-        ReasonKind("HG920", Verdict.PARTIAL, "the file is truncated"),
-        ReasonKind("HG921", Verdict.PARTIAL, "parts of the file are damaged and were dropped"),
-        ReasonKind("HG922", Verdict.OK, "text that strict JSON refuses was repaired"),
-        ReasonKind("HG923", Verdict.PARTIAL, "GPU ops without usable times were dropped"),
-        ReasonKind("HG924", Verdict.OK, "host events without usable times were dropped"),
-        ReasonKind("HG925", Verdict.OK, "correlation ids shared by several launches join nothing"),
-        ReasonKind("HG930", Verdict.PARTIAL, "the profiler's buffers were full or flushed inside the window"),
-        ReasonKind("HG931", Verdict.PARTIAL, "steps without GPU work"),
-        ReasonKind("HG932", Verdict.PARTIAL, "several profiler cycles in one file"),
-        ReasonKind("HG933", Verdict.PARTIAL, "one GPU op holds nearly all busy time"),
-        ReasonKind("HG934", Verdict.PARTIAL, "a gap under a wait right after a graph launch: unrecorded graph work?"),
+        ReasonKind("HG903", _PARTIAL, "some launches have no kernel: dropped, or not recorded"),
+        ReasonKind("HG904", _PARTIAL, "host and GPU clocks disagree"),
+        ReasonKind("HG905", _PARTIAL, "graph-level rows: nodes inside the graphs are not visible"),
+        ReasonKind("HG910", _UNMEASURABLE, "no GPU op was recorded"),
+        ReasonKind("HG911", _UNMEASURABLE, "most launches have no kernel"),
+        ReasonKind("HG912", _UNMEASURABLE, "graph launches without nodes and without a graph row"),
+        ReasonKind("HG913", _UNMEASURABLE, "no GPU op has a usable time, or none has a length"),
+        ReasonKind("HG914", _PARTIAL, "CPU-only frontend process of a serving engine"),
+        ReasonKind("HG920", _PARTIAL, "the file is truncated"),
+        ReasonKind("HG921", _PARTIAL, "parts of the file are damaged and were dropped"),
+        ReasonKind("HG922", _OK, "text that strict JSON refuses was repaired"),
+        ReasonKind("HG923", _PARTIAL, "events without usable times were dropped"),
+        ReasonKind("HG924", _OK, "host events that end before they start were dropped"),
+        ReasonKind("HG925", _OK, "correlation ids shared by several launches join nothing"),
+        ReasonKind("HG930", _PARTIAL, "the profiler stopped the host inside the window"),
+        ReasonKind("HG931", _PARTIAL, "steps without GPU work"),
+        ReasonKind("HG932", _PARTIAL, "several profiler cycles in one file"),
+        ReasonKind("HG933", _PARTIAL, "one GPU op holds nearly all busy time"),
+        ReasonKind("HG934", _PARTIAL, "idle under a wait for a graph: unrecorded graph work?"),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +185,11 @@ def _nothing_recorded(trace: Trace, launches: int) -> Iterator[Note]:
     if trace.report.unset or trace.report.negative:
         yield Note("HG913", "no GPU op has usable timestamps")
     elif launches:
+        seen = f"{launches:,} launch" + ("" if launches == 1 else "es")
         yield Note(
             "HG910",
-            f"no GPU ops were recorded ({_n(launches, 'launch').replace('launchs', 'launches')} seen): "
-            "CUPTI missing or without permission, WSL, or the schedule too short",
+            f"no GPU ops were recorded ({seen} seen): CUPTI missing or without permission, WSL, or "
+            "the schedule too short",
         )
     elif trace.report.unread_backend:
         backend = trace.report.unread_backend
@@ -213,7 +226,9 @@ def _shared(ids: Int64) -> Bool:
     return np.asarray(count[which] > 1)
 
 
-def check_window(trace: Trace, clock: Clock, busy: Intervals, low: int, high: int) -> Iterator[Note]:
+def check_window(
+    trace: Trace, clock: Clock, busy: Intervals, low: int, high: int
+) -> Iterator[Note]:
     """What a look at the window `[low, high)` shows: clocks, buffers, graphs that ran unrecorded.
 
     Args:
@@ -232,13 +247,15 @@ def check_window(trace: Trace, clock: Clock, busy: Intervals, low: int, high: in
     rows = np.flatnonzero((ops.kind == HostKind.OVERHEAD) & profiler[ops.name])
     own = clip(union(clock.to_gpu(ops.start[rows]), clock.to_gpu(ops.end[rows])), low, high)
     if own.total:
-        yield Note("HG930", f"the profiler stopped the host for {own.total / 1e6:,.3f} ms of the window")
+        yield Note(
+            "HG930", f"the profiler stopped the host for {own.total / 1e6:,.3f} ms of the window"
+        )
     waits = _waits_for_nothing(trace, clock, busy)
     if waits:
         yield Note(
             "HG934",
-            f"idle under {_n(waits, 'wait')} right after a graph launch: the GPU may have run graph "
-            "nodes that were not recorded",
+            f"idle under {_n(waits, 'wait')} right after a graph launch: the GPU may have run "
+            "graph nodes that were not recorded",
         )
 
 

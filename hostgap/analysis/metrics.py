@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,14 @@ from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, CopyKind, GpuKind, Memory, Role, Trace
 
 SITES_SHOWN = 20
+COPY_LABELS: dict[CopyKind, Literal["h2d", "d2h", "d2d", "h2h", "p2p"] | None] = {
+    CopyKind.NONE: None,
+    CopyKind.H2D: "h2d",
+    CopyKind.D2H: "d2h",
+    CopyKind.D2D: "d2d",
+    CopyKind.H2H: "h2h",
+    CopyKind.P2P: "p2p",
+}
 MEDIAN_SAMPLES = 20
 
 
@@ -40,7 +50,7 @@ def diagnose(analysis: Analysis) -> m.Diagnosis:
             events=trace.report.events,
             window=analysis.options.window,
             integrity=m.IntegrityVerdict(
-                verdict=verdict.name.lower(),
+                verdict=verdict.label,
                 reasons=[m.Reason(code=n.code, text=n.text) for n in analysis.integrity.notes],
             ),
         ),
@@ -85,7 +95,7 @@ def _closing_syncs(analysis: Analysis, last_end: int) -> Bool:
         [name.endswith(("DeviceSynchronize", "CtxSynchronize")) for name in analysis.trace.names]
     )
     late = (analysis.clock.to_gpu(api.start) >= last_end) & (api.start > last_launch)
-    return late & (api.role == Role.SYNC) & device_sync[api.name]
+    return np.asarray(late & (api.role == Role.SYNC) & device_sync[api.name])
 
 
 def count(trace: Trace, ops: Bool, calls: Bool) -> m.Counts:
@@ -209,7 +219,7 @@ def _syncs(analysis: Analysis, calls: Bool) -> list[m.SyncSite]:
     result = [
         m.SyncSite(
             call=name,
-            copy=None if copy == CopyKind.NONE else CopyKind(copy).name.lower(),
+            copy=COPY_LABELS[CopyKind(copy)],
             count=len(rows),
             blocked_ns=int(syncs.blocked_ns[rows].sum()),
             shadow_ns=int(syncs.shadow_ns[rows].sum()),

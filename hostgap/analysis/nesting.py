@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,7 @@ def nest(start: Int64, end: Int64) -> Nest:
     depth = np.arange(n) - np.searchsorted(np.sort(end), start, "right")
     levels = _levels(depth)
     parent = np.full(n, -1, np.int32)
-    for upper, lower in zip(levels, levels[1:], strict=False):
+    for upper, lower in itertools.pairwise(levels):
         parent[lower] = upper[np.searchsorted(upper, lower) - 1]
     nested = parent >= 0
     if (end[nested] > end[parent[nested]]).any():

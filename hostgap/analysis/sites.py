@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hostgap.analysis.attribution import Parts
 from hostgap.analysis.causes import Cause, frame_parts
-from hostgap.analysis.host import CALL, FRAME, OP, Host
+from hostgap.analysis.host import CALL, OP, Host
 from hostgap.diagnosis.model import IdleSite, Site
-from hostgap.trace.model import Int32, Int64, Trace
 
 NONE = -1
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -33,16 +33,6 @@ def site_of_op(op: str) -> Site:
 def readable(name: str) -> str:
     """A name without the object addresses that make equal things differ."""
     return _ADDRESS.sub("", name)
-
-
-def event_names(trace: Trace, table: Int32, row: Int32) -> Int32:
-    """Name codes of host events given as (table, row); -1 for none."""
-    names = np.full(len(table), NONE, np.int32)
-    sources = ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls))
-    for which, source in sources:
-        at = table == which
-        names[at] = source.name[row[at]]
-    return names
 
 
 def op_chain(host: Host, thread: int, table: int, row: int) -> str | None:
@@ -72,34 +62,41 @@ def call_site(host: Host, call: int, frame: int) -> Site | None:
 def idle_sites(host: Host, parts: Parts, most: int) -> list[IdleSite]:
     """The places with the most idle time, at most `most`, the costliest first.
 
-    Pieces are put together by cause, user frame and the name of the innermost host event.
+    A place is a user frame; in a trace without stacks, the outermost framework op.
     """
     trace = host.trace
-    names = event_names(trace, parts.table, parts.row)
-    keys = (parts.cause.astype(np.int64) << 56) | (parts.site.astype(np.int64) + 1 << 28)
-    keys |= names.astype(np.int64) + 1
-    unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    total: Int64 = np.zeros(len(unique), np.int64)
-    np.add.at(total, which, parts.length)
-    # object addresses make many names of one thing: put those together too
-    grouped: dict[tuple[int, int, str], tuple[int, int]] = {}
-    for i in range(len(unique)):
-        piece = int(first[i])
-        name = readable(trace.names[names[piece]]) if names[piece] != NONE else ""
-        key = (int(parts.cause[piece]), int(parts.site[piece]), name)
-        so_far, example = grouped.get(key, (0, piece))
-        grouped[key] = (so_far + int(total[i]), example)
-    ranked = sorted(grouped.items(), key=lambda item: (-item[1][0], item[0]))[:most]
+    place = np.where(parts.site != NONE, parts.site, parts.op)
+    framed = parts.site != NONE
+    at = np.flatnonzero(place != NONE)
+    key = place[at].astype(np.int64) << 1 | framed[at]
+    places, which = np.unique(key, return_inverse=True)
+    total = np.zeros((len(places), len(Cause)), np.int64)
+    np.add.at(total, (which, parts.cause[at]), parts.length[at])
     result = []
-    for (cause, frame, name), (idle, piece) in ranked:
-        if frame != NONE:
-            site = site_of_frame(trace.names[frame])
-        else:
-            chain = op_chain(
-                host, int(parts.thread[piece]), int(parts.table[piece]), int(parts.row[piece])
-            )
-            site = site_of_op(chain) if chain else None
+    for i in np.argsort(-total.sum(axis=1), kind="stable")[:most].tolist():
+        name = trace.names[places[i] >> 1]
+        site = site_of_frame(name) if places[i] & 1 else site_of_op(name)
         result.append(
-            IdleSite(cause=Cause(cause).label, idle_ns=idle, detail=name or None, site=site)
+            IdleSite(
+                site=site or site_of_op(name),
+                idle_ns=int(total[i].sum()),
+                by_cause={Cause(c).label: int(ns) for c, ns in enumerate(total[i]) if ns},
+                calls=_calls(host, parts, at[which == i]),
+            )
         )
     return result
+
+
+def _calls(host: Host, parts: Parts, rows: NDArray[np.intp], most: int = 3) -> list[str]:
+    """Names of the innermost ops and API calls under which most of some pieces lie."""
+    trace = host.trace
+    time: dict[str, int] = {}
+    for table, source in ((OP, trace.host_ops), (CALL, trace.api_calls)):
+        at = rows[parts.table[rows] == table]
+        codes, which = np.unique(source.name[parts.row[at]], return_inverse=True)
+        total = np.zeros(len(codes), np.int64)
+        np.add.at(total, which, parts.length[at])
+        for code, ns in zip(codes.tolist(), total.tolist(), strict=True):
+            name = readable(trace.names[code])
+            time[name] = time.get(name, 0) + ns
+    return sorted(time, key=lambda name: (-time[name], name))[:most]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from hostgap.trace.model import HostKind, Int32, Int64, Role, Trace
 MIN_STEPS_FOR_FILL = 3  # from here on the first step is the pipeline's fill, and not counted
 MIN_REPEATS = 3  # of a cycle
 NONE = -1
+
+
+Source = Literal["annotation", "nvtx", "cycle", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class StepMarks:
         last_end: host end of the last step's own mark, None when it has none.
     """
 
-    source: str
+    source: Source
     start: Int64
     label: tuple[str, ...]
     stop: int | None = None
@@ -76,7 +80,9 @@ def _marked(trace: Trace, clock: Clock, marker: str) -> StepMarks:
     try:
         pattern = re.compile(marker)
     except re.error as error:
-        raise HostgapError(f"--step-marker {marker!r} is not a regular expression: {error}") from error
+        raise HostgapError(
+            f"--step-marker {marker!r} is not a regular expression: {error}"
+        ) from error
     marks = _annotated(trace, clock, pattern, (HostKind.ANNOTATION, HostKind.OP))
     if marks is None:
         rows = trace.host_ops.kind == HostKind.ANNOTATION
@@ -148,9 +154,10 @@ def _cycle(trace: Trace, clock: Clock) -> StepMarks | None:
         return None  # one kernel over and over is a benchmark loop, not a step
     start = clock.to_gpu(api.start[launches])
     # a step begins where the host paused longest before launching
-    pause = start[first : first + covered] - clock.to_gpu(api.end[launches])[
-        np.maximum(np.arange(first, first + covered) - 1, 0)
-    ]
+    pause = (
+        start[first : first + covered]
+        - clock.to_gpu(api.end[launches])[np.maximum(np.arange(first, first + covered) - 1, 0)]
+    )
     whole = covered // period
     medians = np.median(pause[: whole * period].reshape(whole, period), axis=0)
     first += int(medians.argmax())
@@ -254,4 +261,3 @@ def _step_at(time: Int64, marks: StepMarks) -> Int32:
     if marks.stop is not None:
         step[time >= marks.stop] = NONE
     return step.astype(np.int32)
-

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.intervals import Intervals, complement, union
-from hostgap.trace.model import Bool, GpuKind, GpuOps, Trace
+from hostgap.analysis.intervals import Intervals, complement, cut, union
+from hostgap.trace.model import Bool, GpuKind, GpuOps, Int64, Trace
 from hostgap.trace.vocabulary import is_collective
 
 
@@ -20,41 +20,34 @@ class Lane:
         rows: the ops, rows of gpu_ops in order of start.
         busy: union of all of them.
         kernels: union of kernels (and whole graphs) alone.
+        points: where ops of no length stand, sorted: no work, but the GPU was reached.
+        first, last: start of the first op and end of the last, ns.
     """
 
     rows: NDArray[np.intp]
     busy: Intervals
     kernels: Intervals
-
-    @property
-    def first(self) -> int:
-        """Start of the first op, ns."""
-        return self._bounds[0]
-
-    @property
-    def last(self) -> int:
-        """End of the last op, ns."""
-        return self._bounds[1]
-
-    _bounds: tuple[int, int]
+    points: Int64
+    first: int
+    last: int
 
     def gaps(self, low: int, high: int) -> Intervals:
-        """The maximal idle intervals of `[low, high)`."""
-        return complement(self.busy, low, high)
+        """The maximal idle intervals of `[low, high)`, ended by any op, even one of no length."""
+        idle = cut(complement(self.busy, low, high), self.points)
+        return Intervals(idle.start, idle.end)
 
 
 def lane(gpu: GpuOps, rows: NDArray[np.intp]) -> Lane:
-    """Busy time of some rows of gpu_ops (at least one).
-
-    An op of no length is no work but bounds the lane: it shows that the GPU was reached.
-    """
+    """Busy time of some rows of gpu_ops (at least one)."""
     start, end = gpu.start[rows], gpu.end[rows]
     kernel = np.isin(gpu.kind[rows], (GpuKind.KERNEL, GpuKind.GRAPH))
     return Lane(
         rows,
         union(start, end),
         union(start[kernel], end[kernel]),
-        (int(start.min()), int(end.max())),
+        np.unique(start[start == end]),
+        int(start.min()),
+        int(end.max()),
     )
 
 
@@ -78,4 +71,4 @@ def collectives(trace: Trace) -> Bool:
     gpu = trace.gpu_ops
     if len(gpu) == 0:
         return np.zeros(0, np.bool_)
-    return names[gpu.name] & (gpu.kind == GpuKind.KERNEL)
+    return np.asarray(names[gpu.name] & (gpu.kind == GpuKind.KERNEL))

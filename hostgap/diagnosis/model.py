@@ -72,12 +72,12 @@ class Site(_Base, frozen=True):
 
 
 class IdleSite(_Base, frozen=True):
-    """Idle time of one cause at one place; `detail` is the innermost host event's name."""
+    """Idle time under one place, by cause; `calls` are the innermost host events, longest first."""
 
-    cause: str
+    site: Site
     idle_ns: int
-    detail: str | None
-    site: Site | None
+    by_cause: dict[str, int]
+    calls: list[str]
 
 
 class StreamMetrics(_Base, frozen=True):

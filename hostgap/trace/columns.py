@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ class Columns:
         dtypes: column name -> numpy dtype.
     """
 
-    def __init__(self, dtypes: dict[str, DTypeLike]) -> None:
+    def __init__(self, dtypes: Mapping[str, DTypeLike]) -> None:
         self._dtypes = dtypes
         self._chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in dtypes}
 

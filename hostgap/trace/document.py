@@ -234,7 +234,9 @@ class Document:
             end, after = cut
             closed = False
             try:
-                events = DECODER.decode(b"".join((b"[", memoryview(self._buf)[self._pos : end], b"]")))
+                events = DECODER.decode(
+                    b"".join((b"[", memoryview(self._buf)[self._pos : end], b"]"))
+                )
                 self._pos = after
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 events, closed = self._careful(self._pos, end, last=False)
@@ -313,7 +315,9 @@ class Document:
                 events.append(event)
             else:
                 self.not_events += 1
-                self.shape = self.shape or self._buf[pos : min(stop, pos + 200)].decode("utf-8", "replace")
+                self.shape = self.shape or self._buf[pos : min(stop, pos + 200)].decode(
+                    "utf-8", "replace"
+                )
             pos = stop
 
     def _damage(self, start: int, end: int) -> None:

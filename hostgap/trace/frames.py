@@ -45,10 +45,10 @@ def data_frame(trace: Trace, table: str) -> pd.DataFrame:
             # two entries may read alike (device 0 and device "0"); categories must be unique
             labels, codes = np.unique(np.array(entries, dtype=object), return_inverse=True)
             decoded = np.where(column >= 0, np.append(codes, -1)[column], -1)
-            out[name] = pd.Categorical.from_codes(decoded, categories=list(labels))
+            out[name] = pd.Categorical.from_codes(decoded.tolist(), pd.Index(labels))
         elif (table, name) in _ENUMS:
-            members = list(_ENUMS[table, name])
-            out[name] = pd.Categorical.from_codes(column, [m.name.lower() for m in members])
+            members = [member.name.lower() for member in _ENUMS[table, name]]
+            out[name] = pd.Categorical.from_codes(column.tolist(), pd.Index(members))
         else:
             out[name] = column
     return pd.DataFrame(out)

@@ -293,7 +293,9 @@ class _Reader:
 
     def _api_names(self) -> tuple[tuple[str, ...], NDArray[np.int8]]:
         """All names, and the API role of each of them."""
-        names = tuple(vocab.api_name(name) if name[:2] in ("cu", "hi") else name for name in self.names)
+        names = tuple(
+            vocab.api_name(name) if name[:2] in ("cu", "hi") else name for name in self.names
+        )
         return names, np.array([vocab.api_role(name) for name in names], np.int8)
 
     def _gpu_ops(self, api: ApiCalls) -> tuple[GpuOps, int, int, int]:
@@ -331,7 +333,7 @@ def match_calls(correlation: Int64, api: ApiCalls) -> tuple[NDArray[np.int32], i
     """The API call that launched each GPU op, by correlation id.
 
     Calls that can launch work (launches, copies) come first; another call (a library's own) only
-    where no such call has the id. An id that several such calls share is ambiguous and joins nothing.
+    where no such call has the id. An id that several such calls share joins nothing.
 
     Args:
         correlation: n ids of GPU ops; 0 and less means none.
@@ -361,8 +363,10 @@ def match_calls(correlation: Int64, api: ApiCalls) -> tuple[NDArray[np.int32], i
 
 
 def _sorted(api: ApiCalls, roles: NDArray[np.int8]) -> ApiCalls:
-    columns = _by_start([api.start, api.end, api.thread, api.name, api.correlation])
-    return ApiCalls(*columns[:4], roles[columns[3]], columns[4])
+    start, end, thread, name, correlation = _by_start(
+        [api.start, api.end, api.thread, api.name, api.correlation]
+    )
+    return ApiCalls(start, end, thread, name, roles[name], correlation)
 
 
 def _by_start(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:

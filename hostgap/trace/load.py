@@ -28,7 +28,8 @@ def load_trace(
     """
     import gc
 
-    # The reader makes millions of short-lived objects and no cycles: collecting costs half its time.
+    # The reader makes millions of short-lived objects and no cycles: collecting would cost half
+    # its time.
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 """What a file is when it is not a torch.profiler trace.
 
 People hand over whatever a profiler left behind. A refusal that says "this is a Chakra execution
-trace" saves them the search for what is wrong; one function per stage of reading answers: `binary`
-for the first bytes, `document` for JSON without a trace in it, `events` for a trace of another tool.
+trace" saves them the search for what is wrong. One function per stage of reading answers: `binary`
+for the first bytes, `document` for JSON without a trace in it, `events` for another tool's trace.
 """
 
 from __future__ import annotations
@@ -128,13 +128,13 @@ def events(sample: Sample) -> Refusal:
         return Refusal("this is a JSON list, but not of trace events")
     if _has(s.processes, "CPU functions", "CUDA functions"):
         return Refusal(
-            "this is the legacy autograd profiler's format (no Kineto): it has no kernels or API calls",
+            "this is the legacy autograd profiler's format: it has no kernels or API calls",
             "record with torch.profiler, or a torch build with USE_KINETO=1",
         )
     if _has(s.process_names, "Ascend", "CANN") or _has(s.names, "AscendCL"):
         return Refusal("no torch.profiler GPU events; this looks like an Ascend NPU trace", None)
-    if _has(s.process_names, "/device:", "/host:", "XLA") or "metadata" in s.keys and _has(
-        s.process_names, "python3", "TPU"
+    if _has(s.process_names, "/device:", "/host:", "XLA") or (
+        "metadata" in s.keys and _has(s.process_names, "python3", "TPU")
     ):
         return Refusal("no torch.profiler events; this looks like a TensorFlow or JAX trace")
     if _has(list(s.categories), "dynamo_timed") or _has(s.names, "fullgraph_capture", "_compile"):
@@ -145,12 +145,20 @@ def events(sample: Sample) -> Refusal:
         return Refusal("this looks like a Chrome or Catapult trace, not one of torch.profiler")
     if _has(s.names, "[root]") and _has(list(s.phases), "B"):
         return Refusal("this looks like a JavaScript sampling profile (Hermes)")
-    if _has(list(s.categories), "FEE", "Python") and s.is_list is False and "viztracer_metadata" in s.keys:
+    if (
+        _has(list(s.categories), "FEE", "Python")
+        and s.is_list is False
+        and "viztracer_metadata" in s.keys
+    ):
         return Refusal("this looks like a VizTracer trace")
     if _has(s.names, "cuMem", "cuLaunch", "cudaLaunch", "cudaMalloc"):
-        return Refusal("this traces CUDA calls, but not with torch.profiler: no categories, no kernels")
+        return Refusal(
+            "this traces CUDA calls, but not with torch.profiler: no categories, no kernels"
+        )
     if set(s.phases) <= {"M"}:
-        return Refusal("the trace holds only metadata: it has no events", "was the profiler started?")
+        return Refusal(
+            "the trace holds only metadata: it has no events", "was the profiler started?"
+        )
     named = ", ".join(repr(c[:30]) for c in list(s.categories)[:3] if c)
     seen = f"categories: {named}" if named else "its events have no category"
     return Refusal(f"this is a Chrome trace, but not one of torch.profiler ({seen})")

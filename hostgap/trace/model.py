@@ -12,7 +12,7 @@ import dataclasses
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,7 +224,7 @@ class Trace:
     Made by `hostgap.load_trace`. Nothing in it is changed afterwards: analyses return new objects.
     """
 
-    source: str  # "kineto" or "nsys"
+    source: Literal["kineto", "nsys"]
     file: str  # base name, for display
     gpu_ops: GpuOps
     api_calls: ApiCalls

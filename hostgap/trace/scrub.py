@@ -67,20 +67,8 @@ _SOURCE_FILE = re.compile(
 _LIBRARY = (
     ("site", re.compile(r"(?:.*/)?()((?:site|dist)-packages/.+)", re.S)),
     ("std", re.compile(r"(?:.*?/)?(lib(?:64)?/python\d[\d.]*t?/)(.+)", re.S)),
-    (
-        "std",
-        re.compile(
-            r"(?:.*?/)?(python-?[\d.]+[^/]*/lib/|(?:ana|mini)conda\d?/lib/)(.+)", re.S | re.I
-        ),
-    ),
 )
-
-# Folders that say which library a file belongs to, and nothing about anybody. The first group
-# makes a frame library code in the analysis wherever it stands in the path.
-_LIBRARIES = _words(
-    "torch torchvision torchaudio triton numpy functorch nvtx tqdm _pytest pluggy"
-    " site-packages dist-packages"
-)
+# Folders that say which library a file belongs to, and nothing about anybody.
 _TORCH_PARTS = _words(
     """
     _C _decomp _dispatch _dynamo _export _functorch _higher_order_ops _inductor _library _logging
@@ -88,19 +76,28 @@ _TORCH_PARTS = _words(
     nn optim profiler sparse testing
     """
 )
-_INDUCTOR = "torchinductor"
-_PUBLIC = (
-    _LIBRARIES
-    | _TORCH_PARTS
-    | _words(
-        """
-        accelerate attention backends bin compiler compressed_tensors concurrent core data
-        deepspeed diffusers distributed engine entrypoints executor flash_attn flashinfer futures
-        kernels language layers lib linalg managers mem_cache megatron model_executor models modules
-        multiprocessing ops python runtime sampling scripts sglang speculative src srt tests tools
-        transformers utils v1 vllm worker xformers zmq
-        """
-    )
+# The standard library on Windows: Python311/Lib/threading.py
+_PYTHON_HOME = re.compile(r"[Pp]ython\d*|(?:ana|mini)conda\d|Lib")
+_MARKERS = (
+    (re.compile(r"\bzmq/"), "zmq"),
+    (re.compile(r"torch/distributed/"), "torch/distributed"),
+    (
+        re.compile(
+            r"(?:^|/)(?:site-packages|dist-packages|torch|torchvision|torchaudio|triton|numpy"
+            r"|functorch|nvtx|tqdm|_pytest|pluggy|torchinductor_\w+)/|^/tmp/torchinductor"
+        ),
+        "torchinductor_x",
+    ),
+)
+_PUBLIC = _TORCH_PARTS | _words(
+    """
+    _pytest accelerate asyncio attention backends bin collections compiler compressed_tensors
+    concurrent core data deepspeed diffusers distributed email engine entrypoints executor
+    flash_attn flashinfer functorch futures importlib json kernels language layers lib linalg
+    managers mem_cache megatron model_executor models modules multiprocessing numpy nvtx ops pluggy
+    python runtime sampling scripts sglang speculative src srt tests tools torch torchaudio
+    torchvision tqdm transformers triton utils v1 vllm worker xformers zmq
+    """
 )
 
 _SEG = r"[^\s/\\\"'<>|:;,()\[\]{}=*?&]"
@@ -277,26 +274,23 @@ class Scrubber:
     def _place(self, path: str) -> str:
         """A neutral path: `site-packages/...`, `lib/python3.12/...` or `dir3/decode.py`."""
         path = re.sub(r"^file:/*(?=/|[A-Za-z]:)", "", path, flags=re.I).replace("\\", "/")
-        parts = path.split("/")[:-1]
+        original = path
         path = posixpath.normpath(path)
         for kind, pattern in _LIBRARY:
             if found := pattern.fullmatch(path):
                 root, tail = found[1], found[2]
-                if root and not root.startswith("lib"):
-                    root = "python3/Lib/"  # the standard library on Windows
                 prefix = self._label(kind, path[: found.start(2)])
-                return prefix + root + _HOME.sub(rf"\1/{REDACTED}", tail)
+                return prefix + root + tail
         folder, _, name = path.rpartition("/")
         if not _SOURCE_FILE.fullmatch(name):
             return self._label("dir", path).rstrip("/")
         folders = folder.split("/")
         kept = _first_public(folders)
         tail = "".join(f"{part}/" for part in folders[kept:]) + name
-        # what the analysis takes for library code must stay so, whatever the folders in between
-        library = [part for part in parts if part in _LIBRARIES or part.startswith(_INDUCTOR)]
-        if library and not _LIBRARIES.intersection(folders[kept:]):
-            marker = f"{_INDUCTOR}_x" if library[0].startswith(_INDUCTOR) else library[0]
-            tail = f"{marker}/_/{tail}"
+        # what the analysis takes for library code, or for a wait, must stay so, wherever it lay
+        for pattern, marker in _MARKERS:
+            if pattern.search(original) and not pattern.search(tail):
+                tail = f"{marker}/_/{tail}"
         return self._label("dir", "/".join(folders[:kept])) + tail
 
     def _label(self, kind: str, folder: str) -> str:
@@ -321,7 +315,7 @@ def _first_public(folders: list[str]) -> int:
         if folders[i] == "torch" and folders[i + 1] in _TORCH_PARTS:
             return i
     kept = len(folders)
-    while kept and folders[kept - 1] in _PUBLIC:
+    while kept and (folders[kept - 1] in _PUBLIC or _PYTHON_HOME.fullmatch(folders[kept - 1])):
         kept -= 1
     return kept
 

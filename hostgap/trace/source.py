@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
@@ -119,7 +119,9 @@ class Source:
                 "pip install 'hostgap[zstd]'",
             ) from error
         # stream_reader hands out at most what it is asked for, whatever a frame expands to
-        reader = zstandard.ZstdDecompressor().stream_reader(_Joined(self._raw_blocks()))
+        reader = zstandard.ZstdDecompressor().stream_reader(
+            cast(BinaryIO, _Joined(self._raw_blocks()))
+        )
         while True:
             try:
                 out = reader.read(_READ)
@@ -176,7 +178,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     name = os.fspath(path)
     if name == "-":
         if sys.stdin is None or sys.stdin.isatty():
-            raise TraceError("-: nothing is piped in", "for example: zcat TRACE | hostgap analyze -")
+            raise TraceError("-: nothing is piped in", "for example: zcat T.gz | hostgap analyze -")
         source = Source(sys.stdin.buffer, "stdin")
     else:
         source = _open_file(Path(name))
@@ -222,7 +224,8 @@ def _similar(path: Path) -> str | None:
     import difflib
 
     try:
-        near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)
+        names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         return None
+    near = difflib.get_close_matches(path.name, names, n=1)
     return f"did you mean {path.with_name(near[0])}?" if near else None

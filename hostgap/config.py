@@ -1,0 +1,81 @@
+"""Configuration files: the nearest `hostgap.toml`, else `[tool.hostgap]` in `pyproject.toml`.
+
+Precedence is the command line, then `HOSTGAP_*` variables, then the file. A key that hostgap does
+not know is refused: a misspelt threshold that silently does nothing is worse than an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from hostgap.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """The settings a file may hold; their names are those of the options."""
+
+    window: Literal["steps", "trace"] | None = None
+    step_marker: str | None = None
+    device: int | str | None = None
+    format: Literal["text", "json", "markdown"] | None = None
+
+
+def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The nearest configuration at or above `start`: its file and its raw settings.
+
+    Raises:
+        ConfigError: the file cannot be read or is not TOML.
+    """
+    for folder in (start, *start.parents):
+        own = folder / "hostgap.toml"
+        if own.is_file():
+            return own, _toml(own)
+        project = folder / "pyproject.toml"
+        if project.is_file():
+            table = _toml(project).get("tool", {}).get("hostgap")
+            if isinstance(table, dict):
+                return project, table
+    return None
+
+
+def load_config(start: Path) -> Config:
+    """The configuration that applies in `start`; the defaults without a file.
+
+    Raises:
+        ConfigError: unreadable, not TOML, an unknown key (with the nearest known one), a bad value.
+    """
+    found = find_config(start)
+    if found is None:
+        return Config()
+    path, settings = found
+    # a file may use dashes, as the options do, or underscores
+    settings = {key.replace("_", "-"): value for key, value in settings.items()}
+    known = [f.encode_name for f in msgspec.structs.fields(Config)]
+    for key in settings:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"{path}: unknown key {key!r}", hint)
+    try:
+        return msgspec.convert(settings, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,59 @@
+"""The report as markdown, for a pull request or a step summary."""
+
+from __future__ import annotations
+
+import re
+
+from hostgap.diagnosis.model import Diagnosis
+from hostgap.output import summary as s
+
+SITES = 10
+# Everything that markdown or the HTML in it could take for its own.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
+
+
+def render_markdown(diagnosis: Diagnosis) -> str:
+    """The report as GitHub-flavoured markdown."""
+    lines = [f"### {_text(s.headline(diagnosis))}", "", _text(s.described(diagnosis)), ""]
+    integrity = diagnosis.trace.integrity
+    if integrity.reasons:
+        lines += [f"Trace: **{integrity.verdict}**", ""]
+        lines += [f"- {reason.code} {_text(reason.text)}" for reason in integrity.reasons]
+        lines.append("")
+    n = s.steps_in(diagnosis)
+    per = " a step" if n > 1 else ""
+    for device in diagnosis.devices:
+        if device.reason is not None:
+            lines += [f"GPU {_text(str(device.device))}: n/a, {_text(device.reason)}", ""]
+            continue
+        lines += [
+            f"| GPU {_text(str(device.device))} | time{per} | share | |",
+            "|---|--:|--:|---|",
+        ]
+        lines += [
+            f"| {_text(row.label)} | {s.duration(row.ns / n)} | "
+            f"{row.percent if row.percent or not row.ns else '<1'} % | {row.meaning} |"
+            for row in s.breakdown(device)
+        ]
+        lines.append("")
+        if device.idle_sites:
+            lines += [f"| idle{per} | under | causes | calls and ops |", "|--:|---|---|---|"]
+        for idle in device.idle_sites[:SITES]:
+            causes = sorted(idle.by_cause, key=lambda cause: -idle.by_cause[cause])
+            calls = ", ".join(s.printable(call) for call in idle.calls)
+            lines.append(
+                f"| {s.duration(idle.idle_ns / n)} | {_text(s.place(idle.site))} | "
+                f"{_text(', '.join(causes))} | {_text(calls)} |"
+            )
+        if device.idle_sites:
+            lines.append("")
+    lines += [_text(s.count_line(diagnosis)) + ".", ""]
+    lines.append(
+        "Recorded under a profiler, which slows the host: idle time is an upper bound, counts are "
+        "exact."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _text(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
