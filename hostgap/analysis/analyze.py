@@ -13,6 +13,7 @@ import numpy as np
 
 from hostgap.analysis import integrity as trust
 from hostgap.analysis.attribution import NONE, Attribution, Parts
+from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock, fit_clock
 from hostgap.analysis.host import Host
 from hostgap.analysis.integrity import Integrity, Verdict
@@ -121,6 +122,9 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
         return Analysis(trace, options, integrity, clock, steps, chosen, {}, Host(trace, clock))
 
     windows = {code: _window(lane, steps, chosen, options) for code, lane in lanes.items()}
+    if options.steps is None and all(low == high for low, high in windows.values()):
+        chosen = range(len(steps))  # all GPU work belongs to the fill
+        windows = {code: _window(lane, steps, chosen, options) for code, lane in lanes.items()}
     everything = union(trace.gpu_ops.start, trace.gpu_ops.end)
     low = min(low for low, _ in windows.values())
     high = max(high for _, high in windows.values())
@@ -133,6 +137,9 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
     devices = {
         code: _device(trace, attribution, lane, *windows[code]) for code, lane in lanes.items()
     }
+    for device in devices.values():
+        waits = device.parts.length[device.parts.cause == Cause.QUEUE_GAP]
+        integrity = integrity.plus(trust.check_queue(waits, device.high - device.low))
     analysis = Analysis(trace, options, integrity, clock, steps, chosen, devices, attribution.host)
     _check_identity(analysis)
     return analysis

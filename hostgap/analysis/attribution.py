@@ -25,6 +25,7 @@ from hostgap.trace.vocabulary import BLOCKING_COPIES
 NONE = -1
 STALL_FACTOR = 10  # a gap this many times its graph's usual one waits for the submission
 STALL_FLOOR_NS = 2_000
+LONGEST_LATENCY_NS = 1_000_000  # the longest that starting an op can take by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,11 @@ class Attribution:
         late = np.flatnonzero((rest & ~queued) | trailing)
         until = np.where(trailing, gaps.end, np.minimum(call_end, gaps.end))[late]
         latency = until < gaps.end[late]
+        delay = (gaps.end[late] - until)[latency]
+        # an order that lies for milliseconds waits for something, recorded or not
+        own = np.where(delay > LONGEST_LATENCY_NS, Cause.QUEUE_GAP, Cause.LAUNCH_LATENCY)
         parts.append(
-            _parts(late[latency], until[latency], gaps.end[late][latency], Cause.LAUNCH_LATENCY)
+            _parts(late[latency], until[latency], gaps.end[late][latency], own.astype(np.int8))
         )
         launched = _gather(self.trace.api_calls.thread, call, known)
         thread = np.where(trailing, self._step_thread, launched)[late]

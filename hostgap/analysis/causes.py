@@ -43,32 +43,32 @@ class Cause(enum.IntEnum):
         return self.name.lower()
 
 
-# One line each, for the report and the documentation.
+# One line each; 36 characters fit beside the bars of an 80-column terminal.
 MEANING: dict[Cause, str] = {
     Cause.GRAPH_INTERNAL: "between nodes of one graph replay",
-    Cause.QUEUE_GAP: "between ops the GPU already had in its queue",
-    Cause.LAUNCH_LATENCY: "from the launch call's return to the op's start",
-    Cause.DEPENDENCY: "a stream waiting for another stream or a collective",
-    Cause.SYNC: "the host waited for the GPU, so nothing new was queued",
+    Cause.QUEUE_GAP: "between ops already in the queue",
+    Cause.LAUNCH_LATENCY: "from launch return to the op's start",
+    Cause.DEPENDENCY: "waiting for another stream",
+    Cause.SYNC: "host waits for the GPU, queue empty",
     Cause.COPY_CALL: "inside a copy or memset call",
-    Cause.ALLOC: "inside a device memory allocation",
-    Cause.HOST_ALLOC: "inside a pinned memory allocation",
-    Cause.FREE: "inside a free, which may drain the device",
-    Cause.COMPILE: "compiling, autotuning or loading kernels",
-    Cause.CAPTURE: "capturing or instantiating a CUDA graph",
+    Cause.ALLOC: "inside a device allocation call",
+    Cause.HOST_ALLOC: "inside a pinned-memory call",
+    Cause.FREE: "inside a free, which may drain",
+    Cause.COMPILE: "compiling or loading kernels",
+    Cause.CAPTURE: "capturing or building a CUDA graph",
     Cause.LAUNCH_CALL: "inside a kernel or graph launch call",
     Cause.API_CALL: "inside another CUDA call",
-    Cause.DISPATCH: "inside a framework op, outside any CUDA call",
+    Cause.DISPATCH: "in framework ops, outside CUDA calls",
     Cause.GC: "Python's garbage collector",
-    Cause.PYTHON: "Python code between framework ops",
-    Cause.INPUT_WAIT: "waiting for input: data loader, queue, lock, sleep, I/O",
+    Cause.PYTHON: "Python between framework ops",
+    Cause.INPUT_WAIT: "waiting for input, a lock or a queue",
     Cause.REMOTE_WAIT: "waiting for another process",
     Cause.NO_WORK: "no request was running",
-    Cause.PREEMPTED: "the launching thread was not scheduled",
+    Cause.PREEMPTED: "launching thread not scheduled",
     Cause.GIL: "waiting for the interpreter lock",
     Cause.PROFILER: "the profiler's own work",
-    Cause.UNTRACED: "host time the trace shows nothing of",
-    Cause.UNATTRIBUTABLE: "the trace does not say who launched the next op",
+    Cause.UNTRACED: "the trace shows nothing of it",
+    Cause.UNATTRIBUTABLE: "unknown who launched the next op",
 }
 
 ROLE_CAUSE: dict[Role, Cause] = {
@@ -88,7 +88,7 @@ ROLE_CAUSE: dict[Role, Cause] = {
 }
 
 _WAIT = re.compile(
-    r"<built-in (?:method|function) (?:acquire|sleep|select|poll|wait|accept|recv\w*|read\w*|join|"
+    r"<built-in (?:method|function) (?:acquire|sleep|select|poll|wait|accept|recv\w*|read\w*|"
     r"lock_acquire|epoll_wait)\b(?! of (?:Tensor|type|torch))"
     r"|<built-in method get of _queue"
     r"|(?:^|/)queue\.py\(\d+\): get$"
@@ -109,7 +109,8 @@ _COMPILE = re.compile(
     r"|torch/_inductor/compile_fx\.py\(\d+\): \w*compile\w*$"
     r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): "
     r"(?:autotune|benchmark|coordesc|precompile)"
-    r"|triton/compiler/|triton/runtime/autotuner\.py"
+    r"|triton/compiler/(?:code_generator\.py|compiler\.py\(\d+\): (?:compile|_init_handles)$)"
+    r"|triton/runtime/autotuner\.py\(\d+\): _?bench"
     r"|triton/runtime/jit\.py\(\d+\): (?:_do_)?compile$"
     r"|\(dynamo_timed\)|^CompileContext\b"
 )
@@ -147,7 +148,8 @@ _OFTEN_USERS = {"test", "code", "profile", "trace", "main", "site", "this", "tok
 _STDLIB = sys.stdlib_module_names - _OFTEN_USERS
 _LIBRARY = re.compile(
     r"(?:^|[/\\])(?:site-packages|dist-packages|torch|torchvision|torchaudio|triton|numpy|functorch|"
-    r"nvtx|tqdm|_pytest|pluggy|torchinductor_\w+)[/\\]|^<|(?:^|[/\\])lib[/\\]python\d[\d.]*[/\\]|^/tmp/torchinductor"
+    r"nvtx|tqdm|_pytest|pluggy)[/\\]|^<|(?:^|[/\\])lib[/\\]python\d[\d.]*[/\\]"
+    r"|[/\\][a-z2-7]{2}[/\\]c[a-z2-7]{40,}\.py$"  # what Inductor generates
 )
 
 

@@ -21,6 +21,7 @@ from hostgap.analysis.intervals import Intervals, clip, overlap, union
 from hostgap.analysis.steps import Steps
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, ReadReport, Role, Trace
 
+LONG_WAIT_NS = 1_000_000  # that an op waits although it was launched
 SUSPICIOUS_NS = 100_000  # of idle time under a wait, before it is suspicious
 
 
@@ -74,6 +75,9 @@ REASONS: dict[str, ReasonKind] = {
         ReasonKind("HG932", _PARTIAL, "several profiler cycles in one file"),
         ReasonKind("HG933", _PARTIAL, "one GPU op holds nearly all busy time"),
         ReasonKind("HG934", _PARTIAL, "idle under a wait for a graph: unrecorded graph work?"),
+        ReasonKind(
+            "HG935", _PARTIAL, "idle with orders long in hand: work the trace does not show?"
+        ),
     )
 }
 
@@ -294,3 +298,18 @@ def check_steps(steps: Steps, trace: Trace, busy_ns: int) -> Iterator[Note]:
     longest = int((gpu.end - gpu.start).max())
     if longest * 10 > busy_ns * 9:
         yield Note("HG933", f"one GPU op holds {longest / busy_ns:.1%} of the busy time")
+
+
+def check_queue(waits: Int64, window_ns: int) -> Iterator[Note]:
+    """Idle time with the order for the next op long in hand.
+
+    Args:
+        waits: lengths of the queue gaps in the window, ns.
+    """
+    long = waits[waits > LONG_WAIT_NS]
+    if int(long.sum()) * 20 > window_ns:
+        yield Note(
+            "HG935",
+            f"{_n(len(long), 'gap')} ({long.sum() / 1e6:,.1f} ms) in which the GPU had its next "
+            "order for over 1 ms: work that was not recorded, another process, or clocks",
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.trace.model import Int32, Int64
+from hostgap.trace.model import Bool, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,52 @@ def nest(start: Int64, end: Int64) -> Nest:
         start: n starts, sorted.
         end: n ends, after their starts; for equal starts the longest first.
     """
+    nested, wrong = _nest(start, end)
+    if not wrong.any():
+        return nested
+    nested, wrong = _nest(start, _clipped(nested, np.flatnonzero(wrong)))
+    return nested if not wrong.any() else _nest_overlapping(start, end)
+
+
+def _nest(start: Int64, end: Int64) -> tuple[Nest, Bool]:
+    """Parents, if all intervals nest; and which of them outlast their parent."""
     n = len(start)
     if n == 0:
-        return Nest(start, end, np.zeros(0, np.int32), ())
+        return Nest(start, end, np.zeros(0, np.int32), ()), np.zeros(0, np.bool_)
     # Open at a start: those that began before it, less those that ended by then.
     depth = np.arange(n) - np.searchsorted(np.sort(end), start, "right")
     levels = _levels(depth)
     parent = np.full(n, -1, np.int32)
     for upper, lower in itertools.pairwise(levels):
         parent[lower] = upper[np.searchsorted(upper, lower) - 1]
-    nested = parent >= 0
-    if (end[nested] > end[parent[nested]]).any():
-        return _nest_overlapping(start, end)
-    return Nest(start, end, parent, levels)
+    wrong = (parent >= 0) & (end > end[parent])
+    return Nest(start, end, parent, levels), wrong
+
+
+def _clipped(nested: Nest, wrong: NDArray[np.intp]) -> Int64:
+    """The ends, those that cross a parent's end clipped to it.
+
+    Only around the crossings is a pass with a stack needed: from the first interval that crosses
+    to the last that begins before its end.
+    """
+    end = nested.end.copy()
+    until = np.searchsorted(nested.start, np.maximum.accumulate(nested.end[wrong]), "left")
+    fresh = np.concatenate(([True], wrong[1:] >= until[:-1]))
+    for first, last in zip(wrong[fresh], until[np.append(fresh[1:], True)], strict=True):
+        open_ends: list[int] = []
+        ancestor = int(nested.parent[first])
+        while ancestor >= 0:
+            open_ends.insert(0, int(end[ancestor]))
+            ancestor = int(nested.parent[ancestor])
+        ends = end[first:last].tolist()
+        for i, begin in enumerate(nested.start[first:last].tolist()):
+            while open_ends and open_ends[-1] <= begin:
+                open_ends.pop()
+            if open_ends and ends[i] > open_ends[-1]:
+                ends[i] = open_ends[-1]
+            open_ends.append(ends[i])
+        end[first:last] = ends
+    return end
 
 
 def _levels(depth: NDArray[np.intp]) -> tuple[NDArray[np.intp], ...]:

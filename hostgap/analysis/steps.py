@@ -248,10 +248,12 @@ def assign_steps(trace: Trace, clock: Clock, marks: StepMarks) -> Steps:
     op_step = _step_at(gpu.start, marks)  # an orphan has nothing but its own start
     op_step[launched] = call_step[gpu.call[launched]]
     n = len(marks.start)
-    ends = np.full(n + 1, np.iinfo(np.int64).min, np.int64)
-    np.maximum.at(ends, op_step + 1, gpu.end)  # ends[0]: ops from before the first step
-    start = int(marks.start[0])
-    ends[0] = max(start, int(ends[0])) if n >= MIN_STEPS_FOR_FILL else start
+    ends = np.full(n + 1, marks.start[0], np.int64)
+    mine = op_step >= 0
+    np.maximum.at(ends, op_step[mine] + 1, gpu.end[mine])
+    earlier = gpu.end[(op_step == NONE) & (gpu.start < marks.start[0])]
+    if n >= MIN_STEPS_FOR_FILL and len(earlier):
+        ends[0] = max(int(ends[0]), int(earlier.max()))  # the first step waits for older work
     boundaries = np.maximum.accumulate(ends)
     return Steps(marks, op_step, call_step, boundaries, n >= MIN_STEPS_FOR_FILL)
 

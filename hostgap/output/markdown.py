@@ -48,10 +48,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         if device.idle_sites:
             lines.append("")
     lines += [_text(s.count_line(diagnosis)) + ".", ""]
-    lines.append(
-        "Recorded under a profiler, which slows the host: idle time is an upper bound, counts are "
-        "exact."
-    )
+    lines.append(s.UPPER_BOUND)
     return "\n".join(lines) + "\n"
 
 

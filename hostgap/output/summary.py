@@ -16,6 +16,9 @@ _UNPRINTABLE = re.compile(
 )
 
 
+UPPER_BOUND = "The profiler slows the host: idle time is an upper bound. Counts are exact."
+
+
 def printable(text: str) -> str:
     """`text` with control characters shown as escapes."""
     return _UNPRINTABLE.sub(lambda m: m[0].encode("unicode_escape").decode("ascii"), text)
@@ -29,6 +32,13 @@ def duration(ns: float) -> str:
             decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
             return f"{value:,.{decimals}f} {unit}"
     return f"{ns:.0f} ns"
+
+
+def amount_of(part_ns: float, whole_ns: float) -> str:
+    """`33.0 of 35.4 ms`: the unit only once where both have the same."""
+    part, whole = duration(part_ns), duration(whole_ns)
+    value, _, unit_of_part = part.partition(" ")
+    return f"{value if whole.endswith(' ' + unit_of_part) else part} of {whole}"
 
 
 def whole_percents(parts: Sequence[int]) -> list[int]:
@@ -104,7 +114,7 @@ def headline(diagnosis: Diagnosis) -> str:
     percent = f"{share:.0%}" if 0.1 <= share <= 0.985 else f"{share:.1%}"
     text = (
         f"GPU idle {percent.replace('%', ' %')} of the {unit(diagnosis)}: "
-        f"{duration(idle)} of {duration(window)}."
+        f"{amount_of(idle, window)}."
     )
     factor = device.window_ns / device.active_ns if device.active_ns else None
     if factor is not None and factor >= 1.05:
@@ -131,10 +141,9 @@ def described(diagnosis: Diagnosis) -> str:
         parts.append(f"{count} GPU" + ("s" if count > 1 else ""))
     steps = diagnosis.steps
     if steps.count and steps.source != "whole":
-        fill = ", the first left out as fill" if steps.fill_ns is not None else ""
-        parts.append(
-            f"{steps.count} step" + ("s" if steps.count > 1 else "") + f" by {steps.source}{fill}"
-        )
+        fill = ", 1 fill step left out" if steps.fill_ns is not None else ""
+        plural = "s" if steps.count > 1 else ""
+        parts.append(f"{steps.count} step{plural} ({steps.source}){fill}")
     return " · ".join(parts)
 
 

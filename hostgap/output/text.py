@@ -14,7 +14,7 @@ from hostgap.output import summary as s
 
 SITES = 8
 SYNCS = 3
-BAR = 16
+BAR = 12
 WIDTH = 80
 
 
@@ -52,14 +52,8 @@ def render_text(diagnosis: Diagnosis, stream: IO[str], *, color: bool | None = N
     _classes(console, diagnosis)
     _syncs(console, diagnosis)
     console.print()
-    console.print(
-        Text(
-            "Recorded under a profiler, which slows the host and not the GPU: idle time is an "
-            "upper bound, counts are exact.",
-            style="dim",
-        )
-    )
-    console.print(Text(f"Next: {_next(diagnosis)}", style="dim"))
+    console.print(Text(s.UPPER_BOUND, style="dim"))
+    console.print(Text(f"Next: {_next(diagnosis)}", style="dim"), soft_wrap=True)
 
 
 def _integrity(console: Console, diagnosis: Diagnosis) -> None:
@@ -120,10 +114,9 @@ def _sites(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> Non
     table.add_column(overflow="fold", style="dim", max_width=26)
     for idle in device.idle_sites[:SITES]:
         percent = f"{idle.idle_ns / device.window_ns:.0%}".replace("%", " %")
-        causes = sorted(idle.by_cause, key=lambda cause: -idle.by_cause[cause])[:3]
-        table.add_row(
-            s.duration(idle.idle_ns / n), percent, Text(s.place(idle.site)), ", ".join(causes)
-        )
+        cause, ns = max(idle.by_cause.items(), key=lambda item: item[1])
+        mostly = f"{cause} {ns / idle.idle_ns:.0%}".replace("%", " %")
+        table.add_row(s.duration(idle.idle_ns / n), percent, Text(s.place(idle.site)), mostly)
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
@@ -151,19 +144,19 @@ def _syncs(console: Console, diagnosis: Diagnosis) -> None:
     console.print()
     console.print(Text("Where the host waited for the GPU", style="bold"))
     for sync in shown:
-        what = f"{s.printable(sync.call)}" + (f" after a {sync.copy} copy" if sync.copy else "")
+        what = s.printable(sync.call) + (f" ({sync.copy} copy)" if sync.copy else "")
         where = s.place(sync.site)
-        count = f"{sync.count / n:.3g}x{each}"
-        line = f"  {count} {what}: {s.duration(sync.blocked_ns / n)} inside"
+        console.print(
+            Text(f"  {sync.count / n:.3g}x{each} {what}" + (f" at {where}" if where else ""))
+        )
+        line = f"    {s.duration(sync.blocked_ns / n)} inside"
         if sync.shadow_ns:
             line += f", then {s.duration(sync.shadow_ns / n)} of idle GPU in its shadow"
-        console.print(Text(line, overflow="fold"))
-        if where:
-            console.print(Text(f"    {where}", style="dim"))
+        console.print(Text(line))
 
 
 def _next(diagnosis: Diagnosis) -> str:
     name = s.printable(diagnosis.trace.file)
     if diagnosis.trace.window == "trace":
-        return f"hostgap analyze {name} (per step)"
-    return f"hostgap analyze {name} --format json (every figure)"
+        return f"hostgap analyze {name}"
+    return f"hostgap analyze {name} --format json"

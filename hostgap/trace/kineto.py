@@ -19,7 +19,7 @@ from hostgap.trace import lookalikes
 from hostgap.trace import vocabulary as vocab
 from hostgap.trace.columns import Columns, Interner
 from hostgap.trace.document import Document
-from hostgap.trace.events import Event
+from hostgap.trace.events import Event, Text
 from hostgap.trace.model import (
     ApiCalls,
     CopyKind,
@@ -53,6 +53,7 @@ _GPU = {
 }
 _STREAM_TID = re.compile(r"^stream (\d+)$")
 _NONE = -1
+_BATCH = 4096  # events handled at once: enough for numpy, few enough for the cache
 
 
 def read_kineto(source: Source, progress: Callable[[int], None] | None = None) -> Trace:
@@ -66,13 +67,19 @@ def read_kineto(source: Source, progress: Callable[[int], None] | None = None) -
         TraceError: not JSON, not such a trace, or too damaged; the message says which and where.
     """
     reader = _Reader(source)
+    batch: list[Event] = []
     for block in reader.document.blocks():
         if block is None:
             reader.restart()
-        else:
-            reader.add(block)
-        if progress is not None:
-            progress(source.consumed)
+            batch = []
+            continue
+        batch += block
+        if len(batch) >= _BATCH:
+            reader.add(batch)
+            batch = []
+            if progress is not None:
+                progress(source.consumed)
+    reader.add(batch)
     return reader.trace()
 
 
@@ -110,21 +117,22 @@ class _Reader:
 
     def add(self, events: list[Event]) -> None:
         """Append one block to the tables."""
-        buckets: defaultdict[str | None, list[Event]] = defaultdict(list)
+        buckets: defaultdict[tuple[str | None, Text, Text], list[Event]] = defaultdict(list)
         for event in events:
             if event.ph == "X":
-                buckets[event.cat].append(event)
+                buckets[event.cat, event.pid, event.tid].append(event)
             elif event.ph not in ("s", "f", "t"):
                 self._other(event)
-        for category, bucket in buckets.items():
+        for (category, pid, tid), bucket in buckets.items():
             self.phases["X"] += len(bucket)
             self.categories[category or ""] += len(bucket)
             if category in vocab.FRAME_CATEGORIES:
-                self._host(bucket, self.frames)
+                self._host(bucket, self.frames, pid, tid)
             elif (kind := vocab.HOST_CATEGORIES.get(category or "")) is not None:
-                self._host(bucket, self.host, kind=int(kind))
+                self._host(bucket, self.host, pid, tid, kind=int(kind))
             elif category in vocab.API_CATEGORIES:
-                self._host(bucket, self.api, correlation=[_correlation(e) for e in bucket])
+                ids = [_correlation(event) for event in bucket]
+                self._host(bucket, self.api, pid, tid, correlation=ids)
             elif (gpu_kind := vocab.GPU_CATEGORIES.get(category or "")) is not None:
                 self._gpu(bucket, gpu_kind)
             elif category == "Trace":
@@ -138,10 +146,12 @@ class _Reader:
         duration, duration_ok = microseconds_to_ns([event.dur for event in events])
         return start, start + duration, start_ok & duration_ok
 
-    def _host(self, events: list[Event], table: Columns, **extra: Any) -> None:
+    def _host(
+        self, events: list[Event], table: Columns, pid: Text, tid: Text, **extra: Any
+    ) -> None:
+        """Append events of one thread."""
         start, end, good = self._times(events)
-        threads, names = self.threads, self.names
-        thread = np.array([threads[event.pid, event.tid] for event in events], np.int32)
+        names = self.names
         name = np.array([names[event.name] for event in events], np.int32)
         keep = good & (end >= start)
         if not keep.all():
@@ -151,12 +161,12 @@ class _Reader:
                 keep = good
             self.unreadable += int(np.count_nonzero(~good))
             self.negative_host += int(np.count_nonzero(good & ~keep))
-            start, end, thread, name = start[keep], end[keep], thread[keep], name[keep]
+            start, end, name = start[keep], end[keep], name[keep]
             extra = {
                 key: np.asarray(value)[keep] if not isinstance(value, int) else value
                 for key, value in extra.items()
             }
-        table.append(start=start, end=end, thread=thread, name=name, **extra)
+        table.append(start=start, end=end, thread=self.threads[pid, tid], name=name, **extra)
 
     def _gpu(self, events: list[Event], kind: GpuKind) -> None:
         start, end, good = self._times(events)

@@ -72,7 +72,7 @@ _ALLOC = re.compile(
 _CAPTURE = re.compile(r"(?:cuda|cu|hip)(?:StreamBeginCapture\w*|StreamEndCapture)$")
 _INSTANTIATE = re.compile(r"(?:cuda|cu|hip)Graph(?:Instantiate\w*|Upload|Exec\w*Update\w*)$")
 _MODULE = re.compile(
-    r"(?:cu|hip)(?:Module|Library)(?:Load\w*|GetFunction|GetKernel)$|cudaFuncGetAttributes$"
+    r"(?:cu|hip)(?:Module|Library)(?:Load\w*|GetFunction|GetKernel)$"
     r"|cudaLibraryLoad\w*$|cuLink\w+$"
 )
 _QUERY = re.compile(r"(?:cuda|cu|hip)(?:Stream|Event)Query$")
