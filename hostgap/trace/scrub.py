@@ -78,15 +78,17 @@ _TORCH_PARTS = _words(
 )
 # The standard library on Windows: Python311/Lib/threading.py
 _PYTHON_HOME = re.compile(r"[Pp]ython\d*|(?:ana|mini)conda\d|Lib")
+_GENERATED = re.compile(r"[a-z2-7]{2}/c[a-z2-7]{40,}\.py")  # by Inductor, named by its hash
 _MARKERS = (
     (re.compile(r"\bzmq/"), "zmq"),
     (re.compile(r"torch/distributed/"), "torch/distributed"),
+    (re.compile(r"triton/compiler/"), "triton/compiler"),
     (
         re.compile(
             r"(?:^|/)(?:site-packages|dist-packages|torch|torchvision|torchaudio|triton|numpy"
-            r"|functorch|nvtx|tqdm|_pytest|pluggy|torchinductor_\w+)/|^/tmp/torchinductor"
+            r"|functorch|nvtx|tqdm|_pytest|pluggy)/|(?:^|/)lib/python\d[\d.]*/"
         ),
-        "torchinductor_x",
+        "site-packages",
     ),
 )
 _PUBLIC = _TORCH_PARTS | _words(
@@ -280,18 +282,14 @@ class Scrubber:
             if found := pattern.fullmatch(path):
                 root, tail = found[1], found[2]
                 prefix = self._label(kind, path[: found.start(2)])
-                return prefix + root + tail
+                return prefix + _marked(original, root + tail)
         folder, _, name = path.rpartition("/")
         if not _SOURCE_FILE.fullmatch(name):
             return self._label("dir", path).rstrip("/")
         folders = folder.split("/")
-        kept = _first_public(folders)
+        kept = _first_public(folders, name)
         tail = "".join(f"{part}/" for part in folders[kept:]) + name
-        # what the analysis takes for library code, or for a wait, must stay so, wherever it lay
-        for pattern, marker in _MARKERS:
-            if pattern.search(original) and not pattern.search(tail):
-                tail = f"{marker}/_/{tail}"
-        return self._label("dir", "/".join(folders[:kept])) + tail
+        return self._label("dir", "/".join(folders[:kept])) + _marked(original, tail)
 
     def _label(self, kind: str, folder: str) -> str:
         """The neutral name of `folder`, with its slash; numbered in order of appearance.
@@ -309,15 +307,28 @@ class Scrubber:
         return label
 
 
-def _first_public(folders: list[str]) -> int:
-    """Index of the first of the folders before a file that may stay as they are."""
+def _first_public(folders: list[str], name: str) -> int:
+    """Index of the first of the folders before the file `name` that may stay as they are."""
     for i in reversed(range(len(folders) - 1)):
         if folders[i] == "torch" and folders[i + 1] in _TORCH_PARTS:
             return i
     kept = len(folders)
+    if _GENERATED.fullmatch(f"{folders[-1]}/{name}"):
+        return kept - 1
     while kept and (folders[kept - 1] in _PUBLIC or _PYTHON_HOME.fullmatch(folders[kept - 1])):
         kept -= 1
     return kept
+
+
+def _marked(original: str, path: str) -> str:
+    """`path` so that the analysis takes it for what it took `original` for: library code, a wait.
+
+    It goes by folders anywhere in the path, of which some are no longer there.
+    """
+    for pattern, marker in _MARKERS:
+        if pattern.search(original) and not pattern.search(path):
+            path = f"{marker}/_/{path}"
+    return path
 
 
 def decoded(raw: bytes) -> str:

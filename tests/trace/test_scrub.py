@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hostgap.analysis.causes import host_cause, is_user_frame
 from hostgap.trace.scrub import Scrubber, decoded, is_sensitive, names_somebody
 
+GENERATED = "chie4if7af343oyphzdajhazquextcbypid3dsq62l7feujdkdty.py"
 KEPT = [
     "aten::div",
     "aten::div_",
@@ -72,7 +74,7 @@ def test_keeps_what_the_analysis_and_the_reader_need(name: str) -> None:
         ),
         ("/usr/lib/python3/dist-packages/six.py(3): f", "dist-packages/six.py(3): f"),
         ("/usr/lib/python3.12/threading.py(99): wait", "lib/python3.12/threading.py(99): wait"),
-        (r"C:\Python311\Lib\threading.py(99): wait", "lib/python3/threading.py(99): wait"),
+        (r"C:\Python311\Lib\threading.py(99): wait", "dir1/Python311/Lib/threading.py(99): wait"),
         ("/home/alice/work/llm/decode.py(74): step", "dir1/decode.py(74): step"),
         ("/home/Alice Smith/My Work/run 1.py(3): <module>", "dir1/run 1.py(3): <module>"),
         (r"C:\Users\Alice Smith\llm\decode.py(74): step", "dir1/decode.py(74): step"),
@@ -89,7 +91,11 @@ def test_keeps_what_the_analysis_and_the_reader_need(name: str) -> None:
             "void k<{lambda at dir1/k.cu:12:3}>()",
         ),
         ("<eval>.12 from /home/al/x.py:9 in f(5): g", "<eval>.12 from dir1/x.py:9 in f(5): g"),
-        ("/tmp/torchinductor_alice/hi/chie4.py", "dir1/chie4.py"),
+        ("/tmp/torchinductor_alice/x/chie4.py", "dir1/chie4.py"),
+        (f"/tmp/torchinductor_alice/hi/{GENERATED}", f"dir1/hi/{GENERATED}"),
+        ("/ws/al/pytorch/torch/_inductor/x/y.py(3): f", "dir1/torch/_inductor/x/y.py(3): f"),
+        ("/ws/al/vllm/v1/worker/r.py(3): f", "dir1/vllm/v1/worker/r.py(3): f"),
+        ("/ws/torch/alice/utils/r.py(3): f", "dir1/site-packages/_/utils/r.py(3): f"),
         ("saved to /home/alice", "saved to dir1"),
         ("cd x/home/alice/y", "cd x/home/redacted/y"),
         ("./logs/alice-laptop_42.pt.trace.json", "dir1"),
@@ -247,6 +253,45 @@ def test_kernel_names_survive(name: str) -> None:
 def test_op_and_api_names_survive(name: str, prefix: str) -> None:
     raw = (prefix + name).encode()
     assert Scrubber().token(raw) == raw
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+PART = st.one_of(
+    st.sampled_from(
+        words("""
+        torch triton numpy zmq site-packages dist-packages torchinductor_al lib python3.12 Lib
+        Python311 _inductor _dynamo utils data distributed fsdp compiler runtime concurrent home
+        futures multiprocessing alice tmp torchinductor .. . x queue threading lib64 functorch
+        """)
+    ),
+    st.from_regex(r"[a-z]{1,6}|[a-z2-7]{2}", fullmatch=True),
+)
+FILE = st.just(GENERATED) | st.sampled_from(
+    words("""
+    queue.py threading.py codecache.py graph.py compile_fx.py dataloader.py convert_frame.py
+    connection.py _base.py shm_broadcast.py triton_heuristics.py jit.py decode.py x.so
+    """)
+)
+FUNCTION = st.sampled_from(
+    words("get wait join result recv poll barrier compile_fx __next__ step acquire_read autotune")
+)
+
+
+@settings(max_examples=1000)
+@given(st.sampled_from(["/", "C:/", "./", "../"]), st.lists(PART, max_size=6), FILE, FUNCTION)
+def test_the_analysis_sees_the_same_kind_of_frame(
+    root: str, parts: list[str], file: str, function: str
+) -> None:
+    if file == GENERATED and parts[-1:] in ([".."], ["."]):
+        parts = [*parts, "x"]  # "ab/./c....py" is not written by anybody
+    path = root + "/".join([*parts, file])
+    before = f"{path}(12): {function}"
+    after = Scrubber().text(before)
+    assert is_user_frame(after) == is_user_frame(before), after
+    assert host_cause(after, frame=True) == host_cause(before, frame=True), after
 
 
 FOLDER = st.text(
