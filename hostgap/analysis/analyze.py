@@ -22,7 +22,7 @@ from hostgap.analysis.steps import Steps, assign_steps, find_steps
 from hostgap.analysis.timeline import Lane, device_lanes, stream_lanes
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.errors import HostgapError
-from hostgap.trace.model import HostKind, Trace
+from hostgap.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,10 @@ def _stepping(trace: Trace, clock: Clock, steps: Steps) -> Intervals:
 
 
 def _step_thread(trace: Trace, steps: Steps) -> int:
-    """The thread of the steps' annotations, else the one that launched most."""
-    ops, api = trace.host_ops, trace.api_calls
-    if steps.marks.label[0]:
-        label = trace.names.index(steps.marks.label[0])
-        rows = np.flatnonzero((ops.name == label) & (ops.kind != HostKind.OVERHEAD))
-        return int(ops.thread[rows[0]])
+    """The thread that marks the steps, else the one that launched most."""
+    api = trace.api_calls
+    if steps.marks.thread != NONE:
+        return steps.marks.thread
     if len(api) == 0:
         return NONE
     calls = trace.gpu_ops.call[trace.gpu_ops.call >= 0]

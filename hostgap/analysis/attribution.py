@@ -75,10 +75,18 @@ class Parts:
 
     def by_cause(self) -> dict[Cause, int]:
         """Total ns per cause; causes that do not occur are left out."""
-        # bincount sums in float64, which would round from 2**53 ns on
-        total = np.zeros(len(Cause), np.int64)
-        np.add.at(total, self.cause, self.length)
+        total = sum_by(self.cause, self.length, len(Cause))
         return {Cause(code): int(ns) for code, ns in enumerate(total) if ns}
+
+
+def sum_by(key: NDArray[np.signedinteger], values: Int64, n: int) -> Int64:
+    """Exact integer sums per key 0..n-1.
+
+    bincount is far faster than add.at but sums in float64: the values go in as two halves, each of
+    which stays exact.
+    """
+    low = np.bincount(key, values & 0xFFFFF, n).astype(np.int64)
+    return low + (np.bincount(key, values >> 20, n).astype(np.int64) << 20)
 
 
 def _parts(gap: NDArray[np.intp], start: Int64, end: Int64, cause: Cause | Int8) -> Parts:
@@ -119,6 +127,7 @@ class Attribution:
         self._call_start = clock.to_gpu(api.start)
         self._call_end = clock.to_gpu(api.end)
         self._collective = collectives(trace)
+        self._works = np.isin(gpu.kind, (GpuKind.KERNEL, GpuKind.GRAPH))
         self._is_graph = api.role == Role.GRAPH_LAUNCH
         launched = np.flatnonzero(gpu.call >= 0)
         self._first_launched = int(launched[0]) if len(launched) else len(gpu)
@@ -193,10 +202,9 @@ class Attribution:
         launched = _gather(self.trace.api_calls.thread, call, known)
         thread = np.where(trailing, self._step_thread, launched)[late]
         held = until > gaps.start[late]
-        parts.append(
-            self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
-        )
-        return self._with_dependencies(self._with_overhead(_joined(parts)), device)
+        host = self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
+        parts.append(self._with_overhead(host))
+        return self._with_dependencies(_joined(parts), device)
 
     # --- which op, which call ----------------------------------------------------------------
 
@@ -215,14 +223,9 @@ class Attribution:
             return found
         compute = self._compute_stream(rows)
         aside = exists & (
-            self._collective[found]
-            | ((gpu.kind[found] != GpuKind.KERNEL) & (gpu.stream[found] != compute))
+            self._collective[found] | (~self._works[found] & (gpu.stream[found] != compute))
         )
-        kernels = rows[
-            (gpu.stream[rows] == compute)
-            & (gpu.kind[rows] == GpuKind.KERNEL)
-            & ~self._collective[rows]
-        ]
+        kernels = rows[(gpu.stream[rows] == compute) & self._works[rows] & ~self._collective[rows]]
         if aside.any() and len(kernels):
             later = np.searchsorted(gpu.start[kernels], gaps.end[aside], "left")
             candidate = kernels[np.minimum(later, len(kernels) - 1)]
@@ -233,7 +236,7 @@ class Attribution:
     def _compute_stream(self, rows: NDArray[np.intp]) -> int:
         """The stream with the most kernel time, collectives aside."""
         gpu = self.trace.gpu_ops
-        work = rows[(gpu.kind[rows] == GpuKind.KERNEL) & ~self._collective[rows]]
+        work = rows[self._works[rows] & ~self._collective[rows]]
         if len(work) == 0:
             work = rows
         time = np.bincount(
@@ -253,7 +256,7 @@ class Attribution:
         internal = np.zeros(len(gaps.start), np.bool_)
         at = np.flatnonzero(known)
         at = at[self._is_graph[call[at]]]
-        internal[at] = self._first_start[call[at]] < gaps.end[at]
+        internal[at] = self._first_start[call[at]] <= gaps.start[at]
         return internal
 
     def _stalled(self, gaps: Intervals, call: Int64, internal: Bool) -> Bool:
@@ -338,7 +341,11 @@ class Attribution:
         meanwhile. Its causes are taken where it was doing anything.
         """
         silent = parts.cause == Cause.UNTRACED
-        if silent.any() and self._step_thread not in (NONE, code):
+        if (
+            silent.any()
+            and self._step_thread != code
+            and self._same_process(self._step_thread, code)
+        ):
             parts = self._replaced(parts, silent, self._step_thread)
         waiting = parts.cause == Cause.INPUT_WAIT
         if waiting.any():
@@ -346,6 +353,10 @@ class Attribution:
             if helper is not None:
                 parts = self._replaced(parts, waiting, helper)
         return parts
+
+    def _same_process(self, one: int, other: int) -> bool:
+        threads = self.trace.threads
+        return NONE not in (one, other) and threads[one].process == threads[other].process
 
     def _replaced(self, parts: Parts, which: Bool, helper: int) -> Parts:
         old = parts.take(which)
@@ -363,10 +374,9 @@ class Attribution:
 
     def _busiest(self, code: int, waits: Intervals) -> int | None:
         """The other thread of the process that did the most work during the waits."""
-        threads = self.trace.threads
         best: tuple[int, int] | None = None
         for other in self.host.threads():
-            if other == code or threads[other].process != threads[code].process:
+            if other == code or not self._same_process(other, code):
                 continue
             swept = self._sweep(other, np.arange(len(waits.start)), waits)
             busy = ~np.isin(swept.cause, (Cause.UNTRACED, Cause.INPUT_WAIT))
@@ -383,8 +393,12 @@ class Attribution:
         calls = np.flatnonzero(self._blocking & (api.thread == code))
         if len(calls) == 0:
             return parts
+        # of calls inside one another, the one that lasts longest
+        ends = self._call_end[calls]
+        longest = np.concatenate(([True], ends[1:] > np.maximum.accumulate(ends)[:-1]))
+        lasting = np.maximum.accumulate(np.where(longest, np.arange(len(calls)), 0))
         at = np.searchsorted(self._block_start[calls], gap_start, "right") - 1
-        candidate = calls[np.maximum(at, 0)]
+        candidate = calls[lasting[np.maximum(at, 0)]]
         blocked = (at >= 0) & (self._call_end[candidate] > gap_start)
         culprit = np.full(int(gap.max()) + 1 if len(gap) else 0, NONE, np.int64)
         culprit[gap[blocked]] = candidate[blocked]
@@ -409,10 +423,10 @@ class Attribution:
     # --- over all ----------------------------------------------------------------------------
 
     def _with_overhead(self, parts: Parts) -> Parts:
-        """The profiler's own work, and kernels being loaded, stop every thread."""
+        """The profiler's own work, and kernels being loaded, stop every host thread."""
         for cause, merged in self._overheads:
             pieces, _ = parts.cut(np.unique(np.concatenate(merged)))
-            over = covers(merged, pieces.start) & (pieces.cause != Cause.GRAPH_INTERNAL)
+            over = covers(merged, pieces.start)
             parts = replace(pieces, cause=np.where(over, cause, pieces.cause).astype(np.int8))
         return parts
 

@@ -11,7 +11,7 @@ from hostgap.analysis import causes
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock
 from hostgap.analysis.intervals import Intervals, cut
-from hostgap.analysis.nesting import Innermost, Nest, innermost, nest
+from hostgap.analysis.nesting import Innermost, Nest, innermost, nest, trim
 from hostgap.trace.model import HostKind, Int8, Int32, Int64, Role, Trace
 
 FRAME, OP, CALL = range(3)  # which table an event of a thread is from
@@ -127,15 +127,20 @@ class Host:
 
     def _build(self, thread: int) -> HostThread:
         trace = self.trace
-        starts, ends, tables, rows, cause = [], [], [], [], []
+        starts: list[Int64] = []
+        ends: list[Int64] = []
+        tables, rows, cause = [], [], []
         none = np.zeros(0, np.intp)
         for which, source in ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls)):
             at = self._rows[which].get(thread, none)
             if which == OP:
                 at = at[trace.host_ops.kind[at] != HostKind.OVERHEAD]
             at = at[source.end[at] > source.start[at]]  # an empty event owns no time
-            starts.append(source.start[at])
-            ends.append(source.end[at])
+            start, end = self._clock.to_gpu(source.start[at]), self._clock.to_gpu(source.end[at])
+            if which == OP and len(starts[0]):
+                start, end = trim(nest(starts[0], ends[0]), start, end)
+            starts.append(start)
+            ends.append(end)
             tables.append(np.full(len(at), which, np.int8))
             rows.append(at.astype(np.int32))
             if which == FRAME:
@@ -147,8 +152,7 @@ class Host:
                 cause.append(np.where(annotation & (plain == Cause.DISPATCH), Cause.PYTHON, plain))
             else:
                 cause.append(self._role_cause[trace.api_calls.role[at]])
-        start = self._clock.to_gpu(np.concatenate(starts))
-        end = self._clock.to_gpu(np.concatenate(ends))
+        start, end = np.concatenate(starts), np.concatenate(ends)
         order = _outermost_first(start, end, np.concatenate(tables))
         nested = nest(start[order], end[order])
         table = np.concatenate(tables)[order]

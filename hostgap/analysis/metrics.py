@@ -15,7 +15,7 @@ from hostgap.analysis.integrity import Verdict
 from hostgap.analysis.intervals import Intervals, clip, union
 from hostgap.analysis.sites import call_site, idle_sites
 from hostgap.analysis.step_classes import summarize_steps
-from hostgap.analysis.syncs import find_syncs
+from hostgap.analysis.syncs import closing_sync, find_syncs
 from hostgap.analysis.timeline import collectives
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, CopyKind, GpuKind, Memory, Role, Trace
@@ -70,32 +70,17 @@ def diagnose(analysis: Analysis) -> m.Diagnosis:
 def in_window(analysis: Analysis) -> tuple[Bool, Bool]:
     """Masks over gpu_ops and api_calls: what belongs to the window.
 
-    With steps these are the ops and calls of the chosen ones. The synchronize with which the
-    profiler itself ends a recording belongs to no step.
+    With steps these are the ops and calls of the chosen ones, without the synchronize with which
+    the profiler itself ends a recording.
     """
     trace, steps = analysis.trace, analysis.steps
-    gpu, api = trace.gpu_ops, trace.api_calls
-    chosen_device = np.isin(gpu.device, list(analysis.devices))
+    chosen_device = np.isin(trace.gpu_ops.device, list(analysis.devices))
     if analysis.options.window == "trace":
-        return chosen_device, np.ones(len(api), np.bool_)
+        return chosen_device, np.ones(len(trace.api_calls), np.bool_)
     low, high = analysis.chosen.start, analysis.chosen.stop
     ops = (steps.op_step >= low) & (steps.op_step < high)
     calls = (steps.call_step >= low) & (steps.call_step < high)
-    if steps.marks.last_end is not None:
-        calls &= ~_closing_syncs(analysis, steps.marks.last_end)
-    return ops & chosen_device, calls
-
-
-def _closing_syncs(analysis: Analysis, last_end: int) -> Bool:
-    """Device synchronizes after the last step's mark, with nothing launched after them."""
-    api = analysis.trace.api_calls
-    launching = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
-    last_launch = int(api.start[launching].max()) if launching.any() else 0
-    device_sync = np.array(
-        [name.endswith(("DeviceSynchronize", "CtxSynchronize")) for name in analysis.trace.names]
-    )
-    late = (analysis.clock.to_gpu(api.start) >= last_end) & (api.start > last_launch)
-    return np.asarray(late & (api.role == Role.SYNC) & device_sync[api.name])
+    return ops & chosen_device, calls & ~closing_sync(trace)
 
 
 def count(trace: Trace, ops: Bool, calls: Bool) -> m.Counts:

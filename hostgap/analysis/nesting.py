@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hostgap.analysis.intervals import covers, union
 from hostgap.trace.model import Bool, Int32, Int64
+
+_ROUNDS = 8  # of clipping whole threads at once, before the crossings are taken one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,12 @@ def nest(start: Int64, end: Int64) -> Nest:
         start: n starts, sorted.
         end: n ends, after their starts; for equal starts the longest first.
     """
-    nested, wrong = _nest(start, end)
-    if not wrong.any():
-        return nested
-    nested, wrong = _nest(start, _clipped(nested, np.flatnonzero(wrong)))
-    return nested if not wrong.any() else _nest_overlapping(start, end)
+    for _ in range(_ROUNDS):
+        nested, wrong = _nest(start, end)
+        if not wrong.any():
+            return nested
+        end = _clipped(nested, np.flatnonzero(wrong))
+    return _nest_overlapping(start, end)
 
 
 def _nest(start: Int64, end: Int64) -> tuple[Nest, Bool]:
@@ -55,28 +59,18 @@ def _nest(start: Int64, end: Int64) -> tuple[Nest, Bool]:
 
 
 def _clipped(nested: Nest, wrong: NDArray[np.intp]) -> Int64:
-    """The ends, those that cross a parent's end clipped to it.
+    """The ends, of those that cross their parent's end clipped to it, and of all inside them.
 
-    Only around the crossings is a pass with a stack needed: from the first interval that crosses
-    to the last that begins before its end.
+    Where an interval reaches beyond its parent, the parents of what begins there are not yet
+    certain: those wait for the next round.
     """
-    end = nested.end.copy()
-    until = np.searchsorted(nested.start, np.maximum.accumulate(nested.end[wrong]), "left")
-    fresh = np.concatenate(([True], wrong[1:] >= until[:-1]))
-    for first, last in zip(wrong[fresh], until[np.append(fresh[1:], True)], strict=True):
-        open_ends: list[int] = []
-        ancestor = int(nested.parent[first])
-        while ancestor >= 0:
-            open_ends.insert(0, int(end[ancestor]))
-            ancestor = int(nested.parent[ancestor])
-        ends = end[first:last].tolist()
-        for i, begin in enumerate(nested.start[first:last].tolist()):
-            while open_ends and open_ends[-1] <= begin:
-                open_ends.pop()
-            if open_ends and ends[i] > open_ends[-1]:
-                ends[i] = open_ends[-1]
-            open_ends.append(ends[i])
-        end[first:last] = ends
+    start, end, parent = nested.start, nested.end.copy(), nested.parent
+    uncertain = covers(union(end[parent[wrong]], end[wrong]), start)
+    clip = wrong[~uncertain[wrong]]
+    end[clip] = end[parent[clip]]
+    for level in nested.levels[1:]:
+        sure = level[~uncertain[level]]
+        end[sure] = np.minimum(end[sure], end[parent[sure]])
     return end
 
 
@@ -141,3 +135,50 @@ def innermost(nested: Nest) -> Innermost:
     time[at_end] = ends
     who[at_end] = nested.parent[by_end]
     return Innermost(time, who)
+
+
+def trim(frames: Nest, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """Ranges opened and closed by Python calls, trimmed so that they nest with Python's frames.
+
+    `with record_function(...)` begins inside the frame of `__enter__` and ends inside that of
+    `__exit__`: such a range crosses both. It is taken to begin when the frames it outlasts have
+    returned, and to end when those that outlast it are called.
+
+    Args:
+        frames: the frames of the thread.
+        start, end: n ranges of the same thread.
+
+    Returns:
+        n starts and n ends; a range that would vanish stays as it is.
+    """
+    if len(frames.start) == 0 or len(start) == 0:
+        return start, end
+    begin, finish = start.copy(), end.copy()
+    frame = _around(frames, start)
+    rows = np.flatnonzero((frame >= 0) & (frames.end[frame] < end))
+    while len(rows):
+        begin[rows] = np.maximum(begin[rows], frames.end[frame[rows]])
+        frame[rows] = frames.parent[frame[rows]]
+        rows = rows[frame[rows] >= 0]
+        rows = rows[frames.end[frame[rows]] < end[rows]]
+    frame = _around(frames, end - 1)
+    rows = np.flatnonzero((frame >= 0) & (frames.start[frame] > start))
+    while len(rows):
+        outlasts = rows[frames.end[frame[rows]] > end[rows]]
+        finish[outlasts] = np.minimum(finish[outlasts], frames.start[frame[outlasts]])
+        frame[rows] = frames.parent[frame[rows]]
+        rows = rows[frame[rows] >= 0]
+        rows = rows[frames.start[frame[rows]] > start[rows]]
+    vanishes = begin >= finish
+    return np.where(vanishes, start, begin), np.where(vanishes, end, finish)
+
+
+def _around(frames: Nest, time: Int64) -> Int32:
+    """The innermost frame around each of n times, -1 without one."""
+    frame = (np.searchsorted(frames.start, time, "right") - 1).astype(np.int32)
+    rows = np.flatnonzero((frame >= 0) & (frames.end[frame] <= time))
+    while len(rows):  # it had returned by then: its parent may not have
+        frame[rows] = frames.parent[frame[rows]]
+        rows = rows[frame[rows] >= 0]
+        rows = rows[frames.end[frame[rows]] <= time[rows]]
+    return frame

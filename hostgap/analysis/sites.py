@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.attribution import Parts
+from hostgap.analysis.attribution import Parts, sum_by
 from hostgap.analysis.causes import Cause, frame_parts
 from hostgap.analysis.host import CALL, OP, Host
 from hostgap.diagnosis.model import IdleSite, Site
@@ -65,17 +65,18 @@ def idle_sites(host: Host, parts: Parts, most: int) -> list[IdleSite]:
     A place is a user frame; in a trace without stacks, the outermost framework op.
     """
     trace = host.trace
-    place = np.where(parts.site != NONE, parts.site, parts.op)
-    framed = parts.site != NONE
-    at = np.flatnonzero(place != NONE)
-    key = place[at].astype(np.int64) << 1 | framed[at]
-    places, which = np.unique(key, return_inverse=True)
-    total = np.zeros((len(places), len(Cause)), np.int64)
-    np.add.at(total, (which, parts.cause[at]), parts.length[at])
+    # a frame's code is even, an op's odd, so that one number names the place
+    place = np.where(parts.site != NONE, parts.site * 2, parts.op * 2 + 1)
+    at = np.flatnonzero(place >= 0)
+    places, which = np.unique(place[at], return_inverse=True)
+    causes = len(Cause)
+    total = sum_by(
+        which * causes + parts.cause[at], parts.end[at] - parts.start[at], len(places) * causes
+    ).reshape(-1, causes)
     result = []
     for i in np.argsort(-total.sum(axis=1), kind="stable")[:most].tolist():
         name = trace.names[places[i] >> 1]
-        site = site_of_frame(name) if places[i] & 1 else site_of_op(name)
+        site = site_of_op(name) if places[i] & 1 else site_of_frame(name)
         result.append(
             IdleSite(
                 site=site or site_of_op(name),
@@ -94,8 +95,7 @@ def _calls(host: Host, parts: Parts, rows: NDArray[np.intp], most: int = 3) -> l
     for table, source in ((OP, trace.host_ops), (CALL, trace.api_calls)):
         at = rows[parts.table[rows] == table]
         codes, which = np.unique(source.name[parts.row[at]], return_inverse=True)
-        total = np.zeros(len(codes), np.int64)
-        np.add.at(total, which, parts.length[at])
+        total = sum_by(which, parts.end[at] - parts.start[at], len(codes))
         for code, ns in zip(codes.tolist(), total.tolist(), strict=True):
             name = readable(trace.names[code])
             time[name] = time.get(name, 0) + ns

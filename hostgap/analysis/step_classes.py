@@ -7,6 +7,9 @@ from collections import Counter
 import numpy as np
 
 from hostgap.analysis.analyze import Analysis
+from hostgap.analysis.attribution import sum_by
+from hostgap.analysis.intervals import Intervals, cut
+from hostgap.analysis.syncs import closing_sync
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, GpuKind, Int64, Role
 
@@ -60,6 +63,7 @@ def _per_step_counts(analysis: Analysis, ops: Bool, calls: Bool) -> dict[str, In
     trace, steps = analysis.trace, analysis.steps
     api, gpu = trace.api_calls, trace.gpu_ops
     n = len(steps)
+    calls = calls & ~closing_sync(trace)
 
     def calls_of(role: Role) -> Int64:
         at = calls & (api.role == role) & (steps.call_step >= 0)
@@ -68,9 +72,10 @@ def _per_step_counts(analysis: Analysis, ops: Bool, calls: Bool) -> dict[str, In
     copies = ops & (gpu.kind == GpuKind.COPY) & (steps.op_step >= 0)
     idle = np.zeros(n, np.int64)
     for device in analysis.devices.values():
-        pieces, cell = device.parts.cut(steps.boundaries)
-        inside = (cell >= 0) & (cell < n)
-        np.add.at(idle, cell[inside], pieces.length[inside])
+        pieces = cut(Intervals(device.parts.start, device.parts.end), steps.boundaries)
+        inside = (pieces.cell >= 0) & (pieces.cell < n)
+        length = pieces.end - pieces.start
+        idle += sum_by(pieces.cell[inside], length[inside], n)
     return {
         "launches": calls_of(Role.LAUNCH),
         "graph_launches": calls_of(Role.GRAPH_LAUNCH),

@@ -36,15 +36,15 @@ class StepMarks:
         source: annotation, nvtx, cycle or whole.
         start: n host starts, sorted.
         label: n names, "" where they have none.
+        thread: the thread (code) that marks the steps, -1 without one.
         stop: host time from which on nothing belongs to a step any more, None without one.
-        last_end: host end of the last step's own mark, None when it has none.
     """
 
     source: Source
     start: Int64
     label: tuple[str, ...]
+    thread: int = NONE
     stop: int | None = None
-    last_end: int | None = None
 
 
 # Annotations that mark a step, in order of preference.
@@ -109,9 +109,9 @@ def _annotated(
         if ops.start[row] >= reach:
             outermost.append(row)
             reach = int(ops.end[row])
-    start, end = clock.to_gpu(ops.start[outermost]), clock.to_gpu(ops.end[outermost[-1:]])
+    start = clock.to_gpu(ops.start[outermost])
     labels = tuple(trace.names[code] for code in ops.name[outermost])
-    return StepMarks("annotation", start, labels, last_end=int(end[0]))
+    return StepMarks("annotation", start, labels, int(thread))
 
 
 def _whole(trace: Trace, clock: Clock) -> StepMarks:
@@ -167,7 +167,7 @@ def _cycle(trace: Trace, clock: Clock) -> StepMarks | None:
     begin = first + period * np.arange(count)
     after = first + period * count
     stop = int(start[after]) if after < len(launches) else None
-    return StepMarks("cycle", start[begin], ("",) * count, stop=stop)
+    return StepMarks("cycle", start[begin], ("",) * count, int(thread), stop)
 
 
 def _symbols(trace: Trace, launches: NDArray[np.intp]) -> Int64:
@@ -245,13 +245,14 @@ def assign_steps(trace: Trace, clock: Clock, marks: StepMarks) -> Steps:
     call_time = clock.to_gpu(api.start)
     call_step = _step_at(call_time, marks)
     launched = gpu.call >= 0
-    op_step = _step_at(gpu.start, marks)  # an orphan has nothing but its own start
-    op_step[launched] = call_step[gpu.call[launched]]
+    begun = gpu.start.copy()  # an orphan has nothing but its own start
+    begun[launched] = call_time[gpu.call[launched]]
+    op_step = _step_at(begun, marks)
     n = len(marks.start)
     ends = np.full(n + 1, marks.start[0], np.int64)
     mine = op_step >= 0
     np.maximum.at(ends, op_step[mine] + 1, gpu.end[mine])
-    earlier = gpu.end[(op_step == NONE) & (gpu.start < marks.start[0])]
+    earlier = gpu.end[begun < marks.start[0]]
     if n >= MIN_STEPS_FOR_FILL and len(earlier):
         ends[0] = max(int(ends[0]), int(earlier.max()))  # the first step waits for older work
     boundaries = np.maximum.accumulate(ends)

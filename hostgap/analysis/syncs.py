@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.attribution import NONE, Parts, blocking_calls
 from hostgap.analysis.clock import download_syncs
-from hostgap.trace.model import CopyKind, Int8, Int32, Int64, Trace
+from hostgap.trace.model import Bool, CopyKind, Int8, Int32, Int64, Role, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +46,20 @@ def find_syncs(trace: Trace, parts: list[Parts], calls: NDArray[np.bool_]) -> Sy
         api.end[rows] - api.start[rows],
         shadow[rows],
     )
+
+
+def closing_sync(trace: Trace) -> Bool:
+    """Per API call: is it the device synchronize with which torch.profiler ends a recording?
+
+    It is the last synchronize of the trace, and nothing is launched after it. It would otherwise
+    be charged to the last step.
+    """
+    api = trace.api_calls
+    closing = np.zeros(len(api), np.bool_)
+    launching = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
+    syncs = np.flatnonzero(api.role == Role.SYNC)
+    if trace.source == "kineto" and len(syncs):
+        last = syncs[-1]
+        name = trace.names[api.name[last]]
+        closing[last] = name.endswith("DeviceSynchronize") and not launching[last:].any()
+    return closing

@@ -159,8 +159,9 @@ def count_line(diagnosis: Diagnosis) -> str:
             (per_step.allocs, "allocation", "allocations"),
         ]
         head = "Per step"
+        main = [c.label for c in diagnosis.steps.classes if c.per_step == per_step]
         if len(diagnosis.steps.classes) > 1:
-            head = f"Per step of the main class ({printable(diagnosis.steps.classes[0].label)})"
+            head = f"Per step of the main class ({printable(main[0])})"
     else:
         counts = diagnosis.counts
         copies = counts.copies.h2d + counts.copies.d2h + counts.copies.d2d
