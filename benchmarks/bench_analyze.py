@@ -1,0 +1,148 @@
+"""`hostgap analyze` against the cost of merely reading the same trace, and against HTA.
+
+    python benchmarks/bench_analyze.py
+    python benchmarks/bench_analyze.py --rounds 9 --hta --output results.json
+
+Makes the benchmark traces if they are missing. `--hta` installs HolisticTraceAnalysis from PyPI
+into benchmarks/data/hta-venv and runs it once per trace. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import venv
+from dataclasses import asdict
+from pathlib import Path
+
+from measure import Command, Results, interleaved, machine, script
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE / "data"
+TRACES = ("large", "stacks")
+
+IMPORTS = "import numpy, msgspec, click, rich"
+JSON_LOADS = "import json, sys; json.loads(open(sys.argv[1], 'rb').read())"
+
+HOSTGAP, BARE, JSON, IMPORT = "hostgap analyze", "bare typed decode", "json.loads", "imports alone"
+HTA, HTA_LEAN = "HTA", "HTA, lean"
+HTA_PACKAGES = ("HolisticTraceAnalysis", "ijson", "pandas<3")  # 0.5.0 was written for pandas 2
+
+
+def hta_python() -> Path:
+    """The interpreter of HTA's own environment, made on first use."""
+    home = DATA / "hta-venv"
+    python = home / "bin" / "python"
+    ready = home / ".installed"
+    if not ready.exists():
+        print(f"installing {', '.join(HTA_PACKAGES)} into {home.name}", file=sys.stderr)
+        venv.create(home, with_pip=True, clear=True)
+        pip: list[str | Path] = [
+            python,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "--quiet",
+        ]
+        subprocess.run([*pip, *HTA_PACKAGES], check=True)
+        ready.touch()
+    return python
+
+
+def hta_versions(python: Path) -> dict[str, str]:
+    """The versions in HTA's environment, their names marked as such."""
+    names = ("HolisticTraceAnalysis", "ijson", "pandas", "numpy")
+    code = (
+        "import json, sys, importlib.metadata as m;"
+        "print(json.dumps({f'{n} (HTA)': m.version(n) for n in sys.argv[1:]}))"
+    )
+    argv: list[str | Path] = [python, "-c", code, *names]
+    found: dict[str, str] = json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)
+    return found
+
+
+def commands(trace: Path, hta: Path | None, hta_runs: int) -> list[Command]:
+    """What is measured on one trace."""
+    python = sys.executable
+    listed = [
+        Command(HOSTGAP, [script("hostgap"), "analyze", trace, "--format", "json"]),
+        Command(BARE, [python, HERE / "bare_decode.py", trace]),
+        Command(JSON, [python, "-c", JSON_LOADS, trace]),
+        Command(IMPORT, [python, "-c", IMPORTS]),
+    ]
+    if hta is not None:
+        # HTA rounds times to whole us by default and then trips over its own assertion
+        env = {"HTA_DISABLE_NS_ROUNDING": "1"}
+        for name, mode in ((HTA, "json"), (HTA_LEAN, "lean")):
+            argv: list[str | Path] = [hta, HERE / "hta_analyze.py", mode, trace]
+            listed.append(Command(name, argv, runs=hta_runs, env=env))
+    return listed
+
+
+def table(results: Results) -> str:
+    """Medians per command, and how they compare with hostgap."""
+    lines = [
+        "| | CPU s | min to max | peak MB | CPU / hostgap's | MB / hostgap's |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, runs in results.runs.items():
+        cpu = sorted(run.cpu_s for run in runs)
+        lines.append(
+            f"| {name} | {results.median(name, 'cpu_s'):.2f} | {cpu[0]:.2f} to {cpu[-1]:.2f} "
+            f"| {results.median(name, 'peak_mb'):,.0f} | {results.ratio(name, HOSTGAP):.2f} "
+            f"| {results.ratio(name, HOSTGAP, 'peak_mb'):.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def targets(trace: str, results: Results) -> dict[str, tuple[float, float]]:
+    """What is asked for: words -> (measured, at most)."""
+    peak = results.median(HOSTGAP, "peak_mb")
+    if trace == "large":
+        return {
+            "CPU time over that of a bare typed decode": (results.ratio(HOSTGAP, BARE), 2.0),
+            "peak MB": (peak, 300.0),
+        }
+    beyond = results.median(HOSTGAP, "cpu_s") - results.median(IMPORT, "cpu_s")
+    return {"CPU s beyond imports": (beyond, 1.0), "peak MB": (peak, 150.0)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure hostgap analyze.")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each command [5]")
+    parser.add_argument("--hta", action="store_true", help="measure HTA too (slow)")
+    parser.add_argument("--hta-runs", type=int, default=1, metavar="N", help="runs of HTA [1]")
+    parser.add_argument("--output", type=Path, help="write all runs as JSON")
+    options = parser.parse_args()
+
+    missing = [name for name in TRACES if not (DATA / f"{name}.json").exists()]
+    if missing:  # in a process of its own: its memory would show up in every child's peak
+        subprocess.run([sys.executable, HERE / "make_trace.py", *missing], check=True)
+    hta = hta_python() if options.hta else None
+    about = machine(("hostgap", "msgspec", "numpy")) | (hta_versions(hta) if hta else {})
+    print("\n".join(f"{key}: {value}" for key, value in about.items()))
+
+    report: dict[str, object] = {"machine": about}
+    for name in TRACES:
+        trace = DATA / f"{name}.json"
+        print(f"\n{trace.name}, {trace.stat().st_size / 1e6:.1f} MB\n")
+        results = interleaved(commands(trace, hta, options.hta_runs), options.rounds)
+        print(table(results), end="\n\n")
+        asked = targets(name, results)
+        for words, (measured, most) in asked.items():
+            verdict = "met" if measured <= most else "MISSED"
+            print(f"target: {words} at most {most:g}: {measured:.2f}, {verdict}")
+        report[name] = {
+            "bytes": trace.stat().st_size,
+            "runs": {key: [asdict(run) for run in runs] for key, runs in results.runs.items()},
+            "targets": {key: {"measured": m, "most": most} for key, (m, most) in asked.items()},
+        }
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
