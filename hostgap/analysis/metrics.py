@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hostgap import __version__
 from hostgap.analysis.analyze import Analysis, DeviceAnalysis, StreamAnalysis
-from hostgap.analysis.attribution import NONE, blocking_calls
+from hostgap.analysis.attribution import NONE, Parts, blocking_calls
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.integrity import Verdict
 from hostgap.analysis.intervals import Intervals, clip, union
@@ -144,7 +144,7 @@ def _device(analysis: Analysis, code: int, ops: Bool) -> m.DeviceMetrics:
         memsets=_number(kind == GpuKind.MEMSET),
         orphans=_number(gpu.call[rows] == NONE),
         gaps=_gaps(device.gaps),
-        idle_by_cause=_by_cause(device),
+        idle_by_cause=_by_cause(device.parts),
         idle_sites=idle_sites(analysis.host, device.parts, SITES_SHOWN),
         launch_latency_median_ns=(
             int(np.median(latency)) if len(latency) >= MEDIAN_SAMPLES else None
@@ -171,8 +171,8 @@ def _gaps(gaps: Intervals) -> m.Gaps:
     )
 
 
-def _by_cause(part: DeviceAnalysis | StreamAnalysis) -> dict[str, int]:
-    return {cause.label: ns for cause, ns in part.parts.by_cause().items()}
+def _by_cause(parts: Parts) -> dict[str, int]:
+    return {cause.label: ns for cause, ns in parts.by_cause().items()}
 
 
 def _stream(
@@ -186,7 +186,7 @@ def _stream(
         active_ns=device.high - device.low - stream.gaps.total,
         idle_ns=stream.gaps.total,
         gaps=_gaps(stream.gaps),
-        idle_by_cause=_by_cause(stream),
+        idle_by_cause=_by_cause(stream.parts),
     )
 
 

@@ -68,7 +68,10 @@ def idle_sites(host: Host, parts: Parts, most: int) -> list[IdleSite]:
     # a frame's code is even, an op's odd, so that one number names the place
     place = np.where(parts.site != NONE, parts.site * 2, parts.op * 2 + 1)
     at = np.flatnonzero(place >= 0)
-    places, which = np.unique(place[at], return_inverse=True)
+    seen = np.zeros(2 * len(trace.names), np.bool_)
+    seen[place[at]] = True
+    places = np.flatnonzero(seen)
+    which = (np.cumsum(seen) - 1)[place[at]]  # np.unique would sort
     causes = len(Cause)
     total = sum_by(
         which * causes + parts.cause[at], parts.end[at] - parts.start[at], len(places) * causes
