@@ -29,6 +29,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     device: int | str | None = None
     format: Literal["text", "json", "markdown"] | None = None
 
+    def options(self) -> dict[str, Any]:
+        """The settings that are given, by the names of the options' parameters."""
+        return {
+            key: value for key, value in msgspec.structs.asdict(self).items() if value is not None
+        }
+
 
 def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:
     """The nearest configuration at or above `start`: its file and its raw settings.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,8 @@ COMMANDS: dict[str, str] = {
     "redact": "Remove names, paths and environment from a trace.",
     "samples": "List or copy the bundled H200 traces.",
 }
+
+CONFIGURED = {"analyze"}  # commands whose options a configuration file may set
 
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
@@ -62,11 +65,17 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hostgap")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
     """Find the time a GPU waits for its CPU, and say why.
 
     Start with: hostgap analyze TRACE
     """
+    if ctx.invoked_subcommand in CONFIGURED:
+        from hostgap.config import load_config
+
+        # below the command line and HOSTGAP_* variables, which click looks at first
+        ctx.default_map = {ctx.invoked_subcommand: load_config(Path.cwd()).options()}
 
 
 def main() -> None:

@@ -44,7 +44,6 @@ class StepRange(click.ParamType[tuple[int | None, int | None]]):
 @click.argument("trace")
 @click.option(
     "--format",
-    "formats",
     type=click.Choice(FORMATS),
     envvar="HOSTGAP_FORMAT",
     help="What to print on stdout; text unless -o is given.",
@@ -83,7 +82,7 @@ class StepRange(click.ParamType[tuple[int | None, int | None]]):
 def command(
     ctx: click.Context,
     trace: str,
-    formats: str | None,
+    format: str | None,
     outputs: tuple[Path, ...],
     force: bool,
     window: str,
@@ -119,8 +118,8 @@ def command(
 
     for path, kind in zip(outputs, kinds, strict=True):
         _write(diagnosis, path, kind, force=force)
-    if formats is not None or not outputs:
-        _print(diagnosis, formats or "text")
+    if format is not None or not outputs:
+        _print(diagnosis, format or "text")
     unmeasurable = diagnosis.trace.integrity.verdict == "unmeasurable"
     return EXIT_UNMEASURABLE if unmeasurable else 0
 

@@ -40,7 +40,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             lines += [f"| idle{per} | under | causes | calls and ops |", "|--:|---|---|---|"]
         for idle in device.idle_sites[:SITES]:
             causes = sorted(idle.by_cause, key=lambda cause: -idle.by_cause[cause])
-            calls = ", ".join(s.printable(call) for call in idle.calls)
+            calls = ", ".join(idle.calls)
             lines.append(
                 f"| {s.duration(idle.idle_ns / n)} | {_text(s.place(idle.site))} | "
                 f"{_text(', '.join(causes))} | {_text(calls)} |"
@@ -53,4 +53,4 @@ def render_markdown(diagnosis: Diagnosis) -> str:
 
 
 def _text(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", text)
+    return _SPECIAL.sub(r"\\\1", s.printable(text))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import IO
+import io
+import os
+from typing import IO, Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -26,17 +28,21 @@ def render_text(diagnosis: Diagnosis, stream: IO[str], *, color: bool | None = N
         stream: where to; on a terminal its width is used, elsewhere 80 columns.
         color: force colour on or off; None decides by the terminal, NO_COLOR and FORCE_COLOR.
     """
-    terminal = stream.isatty()
-    console = Console(
-        file=stream,
-        width=None if terminal else WIDTH,
-        force_terminal=color if color is not None else None,
-        no_color=True if color is False else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=False,
-    )
+    if color is None and not stream.isatty():
+        color = None if os.environ.get("FORCE_COLOR") else False
+    if color is False:
+        plain = io.StringIO()
+        _report(diagnosis, Console(file=plain, width=WIDTH, no_color=True, **_PLAIN))
+        stream.writelines(line.rstrip() + "\n" for line in plain.getvalue().splitlines())
+    else:
+        width = None if stream.isatty() else WIDTH
+        _report(diagnosis, Console(file=stream, width=width, force_terminal=color, **_PLAIN))
+
+
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+
+
+def _report(diagnosis: Diagnosis, console: Console) -> None:
     measurable = s.main_device(diagnosis) is not None
     bad = not measurable or diagnosis.trace.integrity.verdict == "unmeasurable"
     console.print(Text(s.headline(diagnosis), style="bold red" if bad else "bold"))

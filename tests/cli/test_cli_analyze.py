@@ -1,0 +1,245 @@
+"""`hostgap analyze` as a person and a CI job meet it: exit codes, streams, files, options."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ITEM = ROOT / "sample_traces" / "eager_item.json.gz"
+GRAPH = ROOT / "sample_traces" / "cuda_graph.json.gz"
+
+
+def hostgap(*args: Any, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[bytes]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HOSTGAP_", "NO_COLOR"))}
+    return subprocess.run(
+        [sys.executable, "-m", "hostgap", *map(str, args)],
+        cwd=cwd,
+        env={**clean, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def json_of(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    done = hostgap("analyze", *args, "--format", "json", **kwargs)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_text_on_stdout_and_nothing_else() -> None:
+    done = hostgap("analyze", ITEM)
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert done.stdout.startswith(b"GPU idle 9")
+
+
+def test_output_files_by_extension(tmp_path: Path) -> None:
+    names = ["r.json", "r.md", "r.txt"]
+    outputs = [option for name in names for option in ("-o", tmp_path / name)]
+    done = hostgap("analyze", GRAPH, *outputs)
+    assert done.returncode == 0
+    assert done.stdout == b""  # written to files instead
+    assert done.stderr.count(b"Wrote ") == 3
+    assert json.loads((tmp_path / "r.json").read_bytes())["schema"] == "hostgap.diagnosis/1"
+    assert (tmp_path / "r.md").read_text().startswith("### GPU idle")
+    assert (tmp_path / "r.txt").read_text().startswith("GPU idle")
+
+
+def test_files_and_stdout_together(tmp_path: Path) -> None:
+    done = hostgap("analyze", GRAPH, "-o", tmp_path / "r.json", "--format", "text")
+    assert done.stdout.startswith(b"GPU idle")
+    assert (tmp_path / "r.json").exists()
+
+
+def test_never_overwrites_without_force(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    target.write_text("mine")
+    done = hostgap("analyze", GRAPH, "-o", target)
+    assert done.returncode == 2
+    assert b"--force" in done.stderr
+    assert target.read_text() == "mine"
+    assert hostgap("analyze", GRAPH, "-o", target, "--force").returncode == 0
+    assert json.loads(target.read_bytes())["devices"]
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_unknown_extension(tmp_path: Path) -> None:
+    done = hostgap("analyze", GRAPH, "-o", tmp_path / "r.docx")
+    assert done.returncode == 2
+    assert b".json" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_standard_input_and_plain_json(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.json"
+    plain.write_bytes(gzip.decompress(GRAPH.read_bytes()))
+    from_file = json_of(plain)
+    piped = subprocess.run(
+        [sys.executable, "-m", "hostgap", "analyze", "-", "--format", "json"],
+        cwd=ROOT,
+        input=GRAPH.read_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    from_pipe = json.loads(piped.stdout)
+    assert from_pipe["trace"].pop("file") == "stdin"
+    from_file["trace"].pop("file")
+    assert from_pipe == from_file
+
+
+def test_steps_option_chooses_and_adds_up() -> None:
+    whole = json_of(ITEM)
+    assert whole["steps"]["first"] == 1  # the first step is fill
+    one_by_one = [json_of(ITEM, "--steps", str(k)) for k in range(1, 5)]
+    for field in ("window_ns", "idle_ns", "active_ns"):
+        total = sum(part["devices"][0][field] for part in one_by_one)
+        assert total == whole["devices"][0][field]
+    assert json_of(ITEM, "--steps", "-2:")["steps"]["first"] == 3
+    assert json_of(ITEM, "--steps", "0:")["steps"]["count"] == 5
+
+
+@pytest.mark.parametrize("steps", ["9:12", "3:2", "x", "1:2:3", ":", ""])
+def test_bad_steps(steps: str) -> None:
+    done = hostgap("analyze", ITEM, "--steps", steps)
+    if steps == ":":
+        assert done.returncode == 0  # all of them, fill included
+        return
+    assert done.returncode == 2
+    assert b"step" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_device_option() -> None:
+    assert json_of(ITEM, "--device", "0")["devices"][0]["device"] == 0
+    done = hostgap("analyze", ITEM, "--device", "7")
+    assert done.returncode == 2
+    assert b"devices: 0" in done.stderr
+
+
+def test_step_marker() -> None:
+    found = json_of(ITEM, "--step-marker", "^ProfilerStep#[4567]$")
+    assert found["steps"]["count"] == 3
+    for bad in ("no such thing", "("):
+        done = hostgap("analyze", ITEM, "--step-marker", bad)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) <= 2
+
+
+def test_window_trace_and_steps_exclude_each_other() -> None:
+    assert hostgap("analyze", ITEM, "--window", "trace", "--steps", "1:2").returncode == 2
+    assert json_of(ITEM, "--window", "trace")["trace"]["window"] == "trace"
+
+
+def test_unmeasurable_is_3_with_its_json(tmp_path: Path) -> None:
+    trace = tmp_path / "cpu.json"
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    trace.write_text(json.dumps({"traceEvents": [op]}))
+    done = hostgap("analyze", trace, "--format", "json")
+    assert done.returncode == 3
+    written = json.loads(done.stdout)
+    assert written["verdict"] == "unmeasurable"
+    assert written["devices"] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", b"empty"),
+        (b"hello", b"not JSON"),
+        (b"{}", b"no traceEvents"),
+        (b'{"traceEvents": []}', b"no events"),
+        (b"\x1f\x8b\x08\x00garbage garbage", b"gzip"),
+        (b"SQLite format 3\x00", b"Nsight"),
+    ],
+)
+def test_unreadable_is_2_in_two_lines(tmp_path: Path, content: bytes, says: bytes) -> None:
+    trace = tmp_path / "input.json"
+    trace.write_bytes(content)
+    done = hostgap("analyze", trace, "-o", tmp_path / "out.json")
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert says in done.stderr
+    assert 1 <= len(done.stderr.splitlines()) <= 2
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_missing_file_suggests_the_near_one(tmp_path: Path) -> None:
+    (tmp_path / "decode.json").write_text("{}")
+    done = hostgap("analyze", tmp_path / "decod.json")
+    assert done.returncode == 2
+    assert b"decode.json" in done.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = hostgap("--debug", "analyze", tmp_path / "missing.json")
+    assert b"Traceback" in done.stderr
+
+
+def test_misspelt_command_is_suggested() -> None:
+    done = hostgap("analyse")
+    assert done.returncode == 2
+    assert b"analyze" in done.stderr
+
+
+def test_closed_pipe_is_no_error() -> None:
+    done = subprocess.run(
+        f'"{sys.executable}" -m hostgap analyze "{GRAPH}" --format json | head -c 1',
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"{"
+    assert done.stderr == b""
+
+
+class TestConfiguration:
+    def test_file_then_environment_then_command_line(self, tmp_path: Path) -> None:
+        (tmp_path / "hostgap.toml").write_text('window = "trace"\n')
+        below = tmp_path / "below"
+        below.mkdir()
+        assert json_of(ITEM, cwd=below)["trace"]["window"] == "trace"
+        from_env = json_of(ITEM, cwd=below, HOSTGAP_WINDOW="steps")
+        assert from_env["trace"]["window"] == "steps"
+        given = json_of(ITEM, "--window", "trace", cwd=below, HOSTGAP_WINDOW="steps")
+        assert given["trace"]["window"] == "trace"
+
+    def test_pyproject(self, tmp_path: Path) -> None:
+        (tmp_path / "pyproject.toml").write_text('[tool.hostgap]\nstep-marker = "ProfilerStep#6"\n')
+        assert json_of(ITEM, cwd=tmp_path)["steps"]["count"] == 1
+
+    def test_own_file_wins_over_pyproject(self, tmp_path: Path) -> None:
+        (tmp_path / "pyproject.toml").write_text('[tool.hostgap]\nwindow = "steps"\n')
+        (tmp_path / "hostgap.toml").write_text('window = "trace"\n')
+        assert json_of(ITEM, cwd=tmp_path)["trace"]["window"] == "trace"
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ('windw = "trace"\n', b"window"),
+            ('window = "tarce"\n', b"window"),
+            ("window = \n", b"TOML"),
+            ("device = [1]\n", b"device"),
+        ],
+    )
+    def test_mistakes_are_refused(self, tmp_path: Path, text: str, says: bytes) -> None:
+        (tmp_path / "hostgap.toml").write_text(text)
+        done = hostgap("analyze", ITEM, cwd=tmp_path)
+        assert done.returncode == 2
+        assert b"hostgap.toml" in done.stderr
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) <= 2
+
+    def test_help_needs_no_readable_configuration(self, tmp_path: Path) -> None:
+        (tmp_path / "hostgap.toml").write_text("broken")
+        assert hostgap("--help", cwd=tmp_path).returncode == 0
