@@ -5,8 +5,9 @@ The public API is small and loads its heavy parts (numpy, the readers) on first 
 
     import hostgap
     trace = hostgap.load_trace("decode.pt.trace.json.gz")
-    trace.gpu_ops.frame()            # a pandas DataFrame
-    diagnosis = hostgap.analyze(trace)
+    trace.frame("gpu_ops")            # a pandas DataFrame; times are int64 ns
+    diagnosis = hostgap.analyze(trace)   # what `hostgap analyze --format json` prints
+    hostgap.examine(trace).frame("gap_parts")    # every idle interval, cut by cause
 """
 
 from __future__ import annotations
@@ -16,16 +17,29 @@ from typing import TYPE_CHECKING, Any
 from hostgap.errors import HostgapError
 
 if TYPE_CHECKING:
-    from hostgap.analysis.analyze import analyze
+    from hostgap.analysis.analyze import Analysis, Options, analyze, examine
     from hostgap.diagnosis.model import Diagnosis
     from hostgap.trace.load import load_trace
     from hostgap.trace.model import Trace
 
 __version__ = "0.1.0"
-__all__ = ["Diagnosis", "HostgapError", "Trace", "__version__", "analyze", "load_trace"]
+__all__ = [
+    "Analysis",
+    "Diagnosis",
+    "HostgapError",
+    "Options",
+    "Trace",
+    "__version__",
+    "analyze",
+    "examine",
+    "load_trace",
+]
 
 _LAZY = {
+    "Analysis": "hostgap.analysis.analyze",
+    "Options": "hostgap.analysis.analyze",
     "analyze": "hostgap.analysis.analyze",
+    "examine": "hostgap.analysis.analyze",
     "Diagnosis": "hostgap.diagnosis.model",
     "load_trace": "hostgap.trace.load",
     "Trace": "hostgap.trace.model",

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from hostgap.analysis.timeline import Lane, device_lanes, stream_lanes
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.errors import HostgapError
 from hostgap.trace.model import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,19 @@ class Analysis:
     chosen: range
     devices: dict[int, DeviceAnalysis]
     host: Host
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """One table as a pandas DataFrame; see `hostgap.analysis.tables`.
+
+        Args:
+            table: gpu_ops, api_calls, host_ops, frames, syncs, steps, gaps, gap_parts or sites.
+
+        Raises:
+            HostgapError: there is no such table.
+        """
+        from hostgap.analysis import tables
+
+        return tables.table(self, table)
 
 
 def analyze(trace: Trace, options: Options | None = None) -> Diagnosis:

@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hostgap")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error (works anywhere).")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
     """Find the time a GPU waits for its CPU, and say why.
@@ -80,8 +80,10 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """Entry point of the `hostgap` command; turns every error into its exit code."""
-    debug = "--debug" in sys.argv[1:] or bool(os.environ.get("HOSTGAP_DEBUG"))
-    sys.exit(run(sys.argv[1:], debug=debug))
+    args = sys.argv[1:]
+    # people add it at the end of the command that failed, so it is taken anywhere
+    debug = "--debug" in args or bool(os.environ.get("HOSTGAP_DEBUG"))
+    sys.exit(run([arg for arg in args if arg != "--debug"], debug=debug))
 
 
 def run(args: list[str], *, debug: bool = False) -> int:
