@@ -239,10 +239,8 @@ class Attribution:
         work = rows[self._works[rows] & ~self._collective[rows]]
         if len(work) == 0:
             work = rows
-        time = np.bincount(
-            gpu.stream[work], weights=(gpu.end[work] - gpu.start[work]).astype(float)
-        )
-        return int(time.argmax())
+        streams, which = np.unique(gpu.stream[work], return_inverse=True)
+        return int(streams[sum_by(which, gpu.end[work] - gpu.start[work], len(streams)).argmax()])
 
     def _orphans(self, gap: NDArray[np.intp], gaps: Intervals, op: NDArray[np.intp]) -> Parts:
         """Before the first launched op the orders were given before recording began."""

@@ -121,6 +121,8 @@ def _signatures(analysis: Analysis) -> dict[int, bytes]:
     steps, gpu = analysis.steps, analysis.trace.gpu_ops
     at = np.flatnonzero(steps.op_step >= 0)
     step, name = steps.op_step[at].astype(np.int64), gpu.name[at].astype(np.int64)
+    if len(at) == 0:
+        return {}
     keys, counts = np.unique(step << 32 | name, return_counts=True)
     pairs = np.stack([keys & 0xFFFFFFFF, counts], axis=1)
     owners, first = np.unique(keys >> 32, return_index=True)
