@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from hostgap.errors import HostgapError
 
 if TYPE_CHECKING:
-    from hostgap.analysis.analyze import Analysis, Options, analyze, examine
+    from hostgap.analysis.analyze import analyze
+    from hostgap.analysis.examine import Analysis, Options, examine
     from hostgap.diagnosis.model import Diagnosis
     from hostgap.trace.load import load_trace
     from hostgap.trace.model import Trace
@@ -36,10 +37,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Analysis": "hostgap.analysis.analyze",
-    "Options": "hostgap.analysis.analyze",
+    "Analysis": "hostgap.analysis.examine",
+    "Options": "hostgap.analysis.examine",
     "analyze": "hostgap.analysis.analyze",
-    "examine": "hostgap.analysis.analyze",
+    "examine": "hostgap.analysis.examine",
     "Diagnosis": "hostgap.diagnosis.model",
     "load_trace": "hostgap.trace.load",
     "Trace": "hostgap.trace.model",

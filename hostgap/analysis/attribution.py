@@ -8,7 +8,7 @@ g0 until `C` returned is the cause, innermost event first. The pieces of a gap a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,93 +17,15 @@ from hostgap.analysis import causes
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock, download_syncs
 from hostgap.analysis.host import CALL, Host, sweep
-from hostgap.analysis.intervals import Intervals, covers, cut, union
+from hostgap.analysis.intervals import Intervals, covers, union
+from hostgap.analysis.parts import NONE, Parts, bare, joined, sum_by
 from hostgap.analysis.timeline import Lane, collectives
-from hostgap.trace.model import Bool, GpuKind, HostKind, Int8, Int32, Int64, Role, Trace
+from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
 from hostgap.trace.vocabulary import BLOCKING_COPIES
 
-NONE = -1
 STALL_FACTOR = 10  # a gap this many times its graph's usual one waits for the submission
 STALL_FLOOR_NS = 2_000
 LONGEST_LATENCY_NS = 1_000_000  # the longest that starting an op can take by itself
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Pieces of gaps with one cause each, in order of start. Times are on the GPU's clock.
-
-    `table` and `row` name the host event under which the piece lies (host.FRAME, OP or CALL; -1
-    for none); `site` is its user frame and `op` its outermost framework op (codes in Trace.names,
-    -1); `blame` the blocking call (row of api_calls) in whose shadow the piece lies, -1.
-    """
-
-    gap: Int32
-    start: Int64
-    end: Int64
-    cause: Int8
-    thread: Int32
-    table: Int8
-    row: Int32
-    site: Int32
-    op: Int32
-    blame: Int32
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def take(self, rows: NDArray[np.generic]) -> Parts:
-        """Only some rows (a mask or indices)."""
-        return Parts(*(getattr(self, column.name)[rows] for column in fields(self)))
-
-    @property
-    def length(self) -> Int64:
-        """Lengths, ns."""
-        return self.end - self.start
-
-    def clip(self, low: int, high: int) -> Parts:
-        """The parts inside `[low, high)`. Shadows keep their blame."""
-        inside = self.take((self.end > low) & (self.start < high))
-        return replace(
-            inside, start=np.maximum(inside.start, low), end=np.minimum(inside.end, high)
-        )
-
-    def cut(self, boundaries: Int64) -> tuple[Parts, NDArray[np.intp]]:
-        """The same pieces cut at sorted boundaries, and the cell each new piece lies in."""
-        pieces = cut(Intervals(self.start, self.end), boundaries)
-        rows = self.take(pieces.interval)
-        return replace(rows, start=pieces.start, end=pieces.end), pieces.cell
-
-    def by_cause(self) -> dict[Cause, int]:
-        """Total ns per cause; causes that do not occur are left out."""
-        total = sum_by(self.cause, self.length, len(Cause))
-        return {Cause(code): int(ns) for code, ns in enumerate(total) if ns}
-
-
-def sum_by(key: NDArray[np.signedinteger], values: Int64, n: int) -> Int64:
-    """Exact integer sums per key 0..n-1.
-
-    bincount is far faster than add.at but sums in float64: the values go in as two halves, each of
-    which stays exact.
-    """
-    low = np.bincount(key, values & 0xFFFFF, n).astype(np.int64)
-    return low + (np.bincount(key, values >> 20, n).astype(np.int64) << 20)
-
-
-def _parts(gap: NDArray[np.intp], start: Int64, end: Int64, cause: Cause | Int8) -> Parts:
-    """Pieces without a host event."""
-    n = len(start)
-    fill = np.full(n, NONE, np.int32)
-    code = np.full(n, cause, np.int8) if isinstance(cause, Cause) else cause
-    return Parts(
-        gap.astype(np.int32), start, end, code, fill, fill.astype(np.int8), fill, fill, fill, fill
-    )
-
-
-def _joined(parts: list[Parts]) -> Parts:
-    joined = Parts(
-        *(np.concatenate([getattr(p, column.name) for p in parts]) for column in fields(Parts))
-    )
-    return joined.take(np.argsort(joined.start, kind="stable"))
 
 
 class Attribution:
@@ -178,7 +100,7 @@ class Attribution:
             internal = self._graph_internal(gaps, call, known)
             parts.append(_of(gaps, index[internal], Cause.GRAPH_INTERNAL))
             parts.append(_of(gaps, index[(known & ~internal) | trailing], Cause.UNATTRIBUTABLE))
-            return self._with_dependencies(_joined(parts), device)
+            return self._with_dependencies(joined(parts), device)
 
         internal = self._graph_internal(gaps, call, known)
         stalled = internal & self._stalled(gaps, call, internal)
@@ -197,14 +119,14 @@ class Attribution:
         # an order that lies for milliseconds waits for something, recorded or not
         own = np.where(delay > LONGEST_LATENCY_NS, Cause.QUEUE_GAP, Cause.LAUNCH_LATENCY)
         parts.append(
-            _parts(late[latency], until[latency], gaps.end[late][latency], own.astype(np.int8))
+            bare(late[latency], until[latency], gaps.end[late][latency], own.astype(np.int8))
         )
         launched = _gather(self.trace.api_calls.thread, call, known)
         thread = np.where(trailing, self._step_thread, launched)[late]
         held = until > gaps.start[late]
-        host = self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
+        host = self._hostbare(late[held], gaps.start[late][held], until[held], thread[held])
         parts.append(self._with_overhead(host))
-        return self._with_dependencies(_joined(parts), device)
+        return self._with_dependencies(joined(parts), device)
 
     # --- which op, which call ----------------------------------------------------------------
 
@@ -246,7 +168,7 @@ class Attribution:
         """Before the first launched op the orders were given before recording began."""
         early = (op < self._first_launched) & (self._first_launched < len(self.trace.gpu_ops))
         code = np.where(early, Cause.QUEUE_GAP, Cause.UNATTRIBUTABLE).astype(np.int8)
-        return _parts(gap, gaps.start[gap], gaps.end[gap], code)
+        return bare(gap, gaps.start[gap], gaps.end[gap], code)
 
     # --- the GPU's own gaps ------------------------------------------------------------------
 
@@ -288,7 +210,7 @@ class Attribution:
 
     # --- the host's gaps ---------------------------------------------------------------------
 
-    def _host_parts(
+    def _hostbare(
         self, gap: NDArray[np.intp], start: Int64, end: Int64, thread: NDArray[np.generic]
     ) -> Parts:
         """What each gap's launching thread was doing, with the shadows of its blocking calls."""
@@ -300,12 +222,12 @@ class Attribution:
             swept = self._handed_off(swept, int(code))
             parts.append(self._with_shadows(swept, gap[mine], windows.start, int(code)))
         if not parts:
-            return _parts(gap, start, end, Cause.UNTRACED)
-        return self._named_python(_joined(parts))
+            return bare(gap, start, end, Cause.UNTRACED)
+        return self._named_python(joined(parts))
 
     def _sweep(self, code: int, gap: NDArray[np.generic], windows: Intervals) -> Parts:
         if code == NONE:
-            return _parts(gap.astype(np.intp), windows.start, windows.end, Cause.UNTRACED)
+            return bare(gap.astype(np.intp), windows.start, windows.end, Cause.UNTRACED)
         thread = self.host[code]
         swept = sweep(thread, windows)
         n = len(swept.start)
@@ -368,7 +290,7 @@ class Attribution:
             )
         )
         taken = replace(taken, gap=origin.gap, start=new.start, end=new.end)
-        return _joined([parts.take(~which), taken])
+        return joined([parts.take(~which), taken])
 
     def _busiest(self, code: int, waits: Intervals) -> int | None:
         """The other thread of the process that did the most work during the waits."""
@@ -416,7 +338,7 @@ class Attribution:
         inside = covers(self._stepping, pieces.start)
         code = np.where(inside, Cause.PYTHON, Cause.UNTRACED).astype(np.int8)
         named = replace(pieces, cause=code)
-        return _joined([parts.take(parts.cause != Cause.UNTRACED), named])
+        return joined([parts.take(parts.cause != Cause.UNTRACED), named])
 
     # --- over all ----------------------------------------------------------------------------
 
@@ -446,7 +368,7 @@ def _gather(values: NDArray[np.signedinteger], index: Int64, known: Bool) -> Int
 
 
 def _of(gaps: Intervals, gap: NDArray[np.intp], cause: Cause) -> Parts:
-    return _parts(gap, gaps.start[gap], gaps.end[gap], cause)
+    return bare(gap, gaps.start[gap], gaps.end[gap], cause)
 
 
 def blocking_calls(trace: Trace) -> Bool:

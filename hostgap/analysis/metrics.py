@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap import __version__
-from hostgap.analysis.analyze import Analysis, DeviceAnalysis, StreamAnalysis
-from hostgap.analysis.attribution import NONE, Parts, blocking_calls
+from hostgap.analysis.attribution import blocking_calls
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.examine import Analysis, DeviceAnalysis, StreamAnalysis
 from hostgap.analysis.integrity import Verdict
 from hostgap.analysis.intervals import Intervals, clip, union
+from hostgap.analysis.parts import NONE, Parts
 from hostgap.analysis.sites import call_site, idle_sites
 from hostgap.analysis.step_classes import summarize_steps
 from hostgap.analysis.syncs import closing_sync, find_syncs

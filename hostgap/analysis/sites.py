@@ -7,9 +7,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.attribution import Parts, sum_by
 from hostgap.analysis.causes import Cause, frame_parts
 from hostgap.analysis.host import CALL, OP, Host
+from hostgap.analysis.parts import Parts, sum_by
 from hostgap.diagnosis.model import IdleSite, Site
 
 NONE = -1

@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 
-from hostgap.analysis.analyze import Analysis
-from hostgap.analysis.attribution import sum_by
+from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import Intervals, cut
+from hostgap.analysis.parts import sum_by
 from hostgap.analysis.syncs import closing_sync
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, GpuKind, Int64, Role

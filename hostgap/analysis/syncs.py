@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.attribution import NONE, Parts, blocking_calls
+from hostgap.analysis.attribution import blocking_calls
 from hostgap.analysis.clock import download_syncs
+from hostgap.analysis.parts import NONE, Parts
 from hostgap.trace.model import Bool, CopyKind, Int8, Int32, Int64, Role, Trace
 
 

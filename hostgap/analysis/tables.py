@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.attribution import NONE, Parts
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.host import CALL, FRAME, OP
+from hostgap.analysis.parts import NONE, Parts
 from hostgap.analysis.sites import readable, site_of_frame
 from hostgap.analysis.syncs import find_syncs
 from hostgap.errors import HostgapError
@@ -25,7 +25,7 @@ from hostgap.trace.model import CopyKind, Int32
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hostgap.analysis.analyze import Analysis
+    from hostgap.analysis.examine import Analysis
 
 TABLES = (
     "gpu_ops",

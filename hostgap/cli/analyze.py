@@ -96,7 +96,8 @@ def command(
 
     Exit codes: 0 done, 2 unreadable input, 3 the trace supports no verdict.
     """
-    from hostgap.analysis.analyze import Options, analyze
+    from hostgap.analysis.analyze import analyze
+    from hostgap.analysis.examine import Options
     from hostgap.cli.progress import reading
     from hostgap.files import refuse_existing
     from hostgap.trace.load import load_trace

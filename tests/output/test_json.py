@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import hostgap
-from hostgap.analysis.analyze import Options
+from hostgap.analysis.examine import Options
 from hostgap.output.json import render_json, schema, shipped_schema
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_traces").glob("*.json.gz"))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hostgap
-from hostgap.analysis.analyze import Options
+from hostgap.analysis.examine import Options
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.output import summary
 from hostgap.output.markdown import render_markdown

@@ -1,0 +1,234 @@
+"""The analysis of one trace, stage by stage: integrity, clocks, steps, busy time, causes.
+
+`examine` gives the tables (`Analysis`) that `metrics.diagnose` sums up to a `Diagnosis`, and that
+rules and the HTML report read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from hostgap.analysis import integrity as trust
+from hostgap.analysis.attribution import Attribution
+from hostgap.analysis.causes import Cause
+from hostgap.analysis.clock import Clock, fit_clock
+from hostgap.analysis.host import Host
+from hostgap.analysis.integrity import Integrity, Verdict
+from hostgap.analysis.intervals import Intervals, union
+from hostgap.analysis.parts import NONE, Parts
+from hostgap.analysis.steps import Steps, assign_steps, find_steps
+from hostgap.analysis.timeline import Lane, device_lanes, stream_lanes
+from hostgap.errors import HostgapError
+from hostgap.trace.model import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to look at.
+
+    Attributes:
+        window: "steps" (the counted steps) or "trace" (per device, first GPU op to last).
+        steps: half-open range of step indices, counted from the trace's first step; None means
+            all but the pipeline's fill. Either end may be None, and negative counts from the end.
+        step_marker: regular expression for the annotations that begin a step.
+        device: only this device id, None for all.
+    """
+
+    window: Literal["steps", "trace"] = "steps"
+    steps: tuple[int | None, int | None] | None = None
+    step_marker: str | None = None
+    device: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAnalysis:
+    """One stream over its device's window."""
+
+    lane: Lane
+    gaps: Intervals
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAnalysis:
+    """One device: what it did in `[low, high)`, and causes for the rest.
+
+    Attributes:
+        gaps: idle intervals inside the window.
+        parts: their pieces, each with one cause; clipped to the window.
+        streams: stream code -> the same for each stream.
+    """
+
+    lane: Lane
+    low: int
+    high: int
+    gaps: Intervals
+    parts: Parts
+    streams: dict[int, StreamAnalysis] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The tables behind a diagnosis. Host times in them are on the GPU's clock.
+
+    Attributes:
+        chosen: indices of the steps in the window.
+        devices: device code -> what it did; empty when nothing can be measured.
+    """
+
+    trace: Trace
+    options: Options
+    integrity: Integrity
+    clock: Clock
+    steps: Steps
+    chosen: range
+    devices: dict[int, DeviceAnalysis]
+    host: Host
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """One table as a pandas DataFrame; see `hostgap.analysis.tables`.
+
+        Args:
+            table: gpu_ops, api_calls, host_ops, frames, syncs, steps, gaps, gap_parts or sites.
+
+        Raises:
+            HostgapError: there is no such table.
+        """
+        from hostgap.analysis import tables
+
+        return tables.table(self, table)
+
+
+def examine(trace: Trace, options: Options | None = None) -> Analysis:
+    """Analyze a trace into tables: integrity, steps, gaps, and a cause for every piece of them.
+
+    Args:
+        trace: what `hostgap.load_trace` gives.
+        options: the window, steps and device to look at; all counted steps by default.
+
+    Raises:
+        HostgapError: the options do not fit the trace.
+    """
+    options = options or Options()
+    integrity = trust.check_trace(trace)
+    clock = fit_clock(trace)
+    steps = assign_steps(trace, clock, find_steps(trace, clock, options.step_marker))
+    chosen = _choose(steps, options)
+    lanes = device_lanes(trace)
+    if options.device is not None:
+        lanes = _only(trace, lanes, options.device)
+    if not lanes:
+        return Analysis(trace, options, integrity, clock, steps, chosen, {}, Host(trace, clock))
+
+    windows = {code: _window(lane, steps, chosen, options) for code, lane in lanes.items()}
+    if options.steps is None and all(low == high for low, high in windows.values()):
+        chosen = range(len(steps))  # all GPU work belongs to the fill
+        windows = {code: _window(lane, steps, chosen, options) for code, lane in lanes.items()}
+    everything = union(trace.gpu_ops.start, trace.gpu_ops.end)
+    low = min(low for low, _ in windows.values())
+    high = max(high for _, high in windows.values())
+    integrity = integrity.plus(trust.check_window(trace, clock, everything, low, high))
+    integrity = integrity.plus(trust.check_steps(steps, trace, everything.total))
+
+    attribution = Attribution(
+        trace, clock, _stepping(trace, clock, steps), _step_thread(trace, steps)
+    )
+    devices = {
+        code: _device(trace, attribution, lane, *windows[code]) for code, lane in lanes.items()
+    }
+    for device in devices.values():
+        waits = device.parts.length[device.parts.cause == Cause.QUEUE_GAP]
+        integrity = integrity.plus(trust.check_queue(waits, device.high - device.low))
+    analysis = Analysis(trace, options, integrity, clock, steps, chosen, devices, attribution.host)
+    _check_identity(analysis)
+    return analysis
+
+
+def _choose(steps: Steps, options: Options) -> range:
+    if options.steps is None:
+        return steps.counted
+    chosen = range(len(steps))[slice(*options.steps)]
+    if not chosen:
+        raise HostgapError(
+            f"--steps {_span(options.steps)}: no such steps",
+            f"the trace has {len(steps)} (0 to {len(steps) - 1}), found by {steps.marks.source}",
+        )
+    return chosen
+
+
+def _span(steps: tuple[int | None, int | None]) -> str:
+    return ":".join("" if end is None else str(end) for end in steps)
+
+
+def _only(trace: Trace, lanes: dict[int, Lane], device: int | str) -> dict[int, Lane]:
+    found = {
+        code: lane for code, lane in lanes.items() if str(trace.devices[code].id) == str(device)
+    }
+    if not found:
+        known = ", ".join(str(trace.devices[code].id) for code in lanes) or "none"
+        raise HostgapError(f"--device {device}: no such device in the trace", f"devices: {known}")
+    return found
+
+
+def _window(lane: Lane, steps: Steps, chosen: range, options: Options) -> tuple[int, int]:
+    if options.window == "trace":
+        return lane.first, lane.last
+    return int(steps.boundaries[chosen.start]), int(steps.boundaries[chosen.stop])
+
+
+def _stepping(trace: Trace, clock: Clock, steps: Steps) -> Intervals:
+    """Host time from the first step's start to the end of the last host event."""
+    ends = [table.end.max() for table in (trace.api_calls, trace.host_ops) if len(table)]
+    if not ends:
+        return Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    start = steps.marks.start[:1]
+    return union(start, np.maximum(start, clock.to_gpu(np.array([max(ends)], np.int64))))
+
+
+def _step_thread(trace: Trace, steps: Steps) -> int:
+    """The thread that marks the steps, else the one that launched most."""
+    api = trace.api_calls
+    if steps.marks.thread != NONE:
+        return steps.marks.thread
+    if len(api) == 0:
+        return NONE
+    calls = trace.gpu_ops.call[trace.gpu_ops.call >= 0]
+    return int(np.bincount(api.thread[calls] if len(calls) else api.thread).argmax())
+
+
+def _device(
+    trace: Trace, attribution: Attribution, lane: Lane, low: int, high: int
+) -> DeviceAnalysis:
+    """Attribute on the whole trace, then clip to the window, so that no shadow is cut off."""
+    first, last = min(low, lane.first), max(high, lane.last)
+    parts = attribution.attribute(lane, lane.gaps(first, last)).clip(low, high)
+    device = DeviceAnalysis(lane, low, high, lane.gaps(low, high), parts)
+    by_stream = stream_lanes(trace, lane)
+    if len(by_stream) == 1:
+        only = next(iter(by_stream))
+        return replace(device, streams={only: StreamAnalysis(lane, device.gaps, parts)})
+    streams = {}
+    for code, stream in by_stream.items():
+        own = attribution.attribute(stream, stream.gaps(first, last), device=lane)
+        streams[code] = StreamAnalysis(stream, stream.gaps(low, high), own.clip(low, high))
+    return replace(device, streams=streams)
+
+
+def _check_identity(analysis: Analysis) -> None:
+    """`active + sum(idle by cause) == window`, to the nanosecond, or nothing is printed at all."""
+    if analysis.integrity.verdict is Verdict.UNMEASURABLE:
+        return
+    for device in analysis.devices.values():
+        for gaps, parts in (
+            (device.gaps, device.parts),
+            *((stream.gaps, stream.parts) for stream in device.streams.values()),
+        ):
+            residual = gaps.total - int(parts.length.sum())
+            if residual:
+                raise AssertionError(f"idle time by cause misses the idle time by {residual} ns")

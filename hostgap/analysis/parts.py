@@ -1,0 +1,99 @@
+"""Pieces of gaps: the unit of attribution, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.analysis.causes import Cause
+from hostgap.analysis.intervals import Intervals, cut
+from hostgap.trace.model import Int8, Int32, Int64
+
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Pieces of gaps with one cause each, in order of start. Times are on the GPU's clock.
+
+    `table` and `row` name the host event under which the piece lies (host.FRAME, OP or CALL; -1
+    for none); `site` is its user frame and `op` its outermost framework op (codes in Trace.names,
+    -1); `blame` the blocking call (row of api_calls) in whose shadow the piece lies, -1.
+    """
+
+    gap: Int32
+    start: Int64
+    end: Int64
+    cause: Int8
+    thread: Int32
+    table: Int8
+    row: Int32
+    site: Int32
+    op: Int32
+    blame: Int32
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, rows: NDArray[np.generic]) -> Parts:
+        """Only some rows (a mask or indices)."""
+        return Parts(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+    @property
+    def length(self) -> Int64:
+        """Lengths, ns."""
+        return self.end - self.start
+
+    def clip(self, low: int, high: int) -> Parts:
+        """The parts inside `[low, high)`. Shadows keep their blame."""
+        inside = self.take((self.end > low) & (self.start < high))
+        return replace(
+            inside, start=np.maximum(inside.start, low), end=np.minimum(inside.end, high)
+        )
+
+    def cut(self, boundaries: Int64) -> tuple[Parts, NDArray[np.intp]]:
+        """The same pieces cut at sorted boundaries, and the cell each new piece lies in."""
+        pieces = cut(Intervals(self.start, self.end), boundaries)
+        rows = self.take(pieces.interval)
+        return replace(rows, start=pieces.start, end=pieces.end), pieces.cell
+
+    def by_cause(self) -> dict[Cause, int]:
+        """Total ns per cause; causes that do not occur are left out."""
+        total = sum_by(self.cause, self.length, len(Cause))
+        return {Cause(code): int(ns) for code, ns in enumerate(total) if ns}
+
+
+def sum_by(key: NDArray[np.signedinteger], values: Int64, n: int) -> Int64:
+    """Exact integer sums per key 0..n-1.
+
+    bincount is far faster than add.at but sums in float64: the values go in as two halves, each of
+    which stays exact.
+    """
+    low = np.bincount(key, values & 0xFFFFF, n).astype(np.int64)
+    return low + (np.bincount(key, values >> 20, n).astype(np.int64) << 20)
+
+
+def bare(gap: NDArray[np.intp], start: Int64, end: Int64, cause: Cause | Int8) -> Parts:
+    """n pieces without a host event.
+
+    Args:
+        gap: which gap each is of.
+        start, end: ns.
+        cause: one for all, or n codes.
+    """
+    n = len(start)
+    fill = np.full(n, NONE, np.int32)
+    code = np.full(n, cause, np.int8) if isinstance(cause, Cause) else cause
+    return Parts(
+        gap.astype(np.int32), start, end, code, fill, fill.astype(np.int8), fill, fill, fill, fill
+    )
+
+
+def joined(parts: list[Parts]) -> Parts:
+    """All pieces in one table, in order of start."""
+    together = Parts(
+        *(np.concatenate([getattr(p, column.name) for p in parts]) for column in fields(Parts))
+    )
+    return together.take(np.argsort(together.start, kind="stable"))
