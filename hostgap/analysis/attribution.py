@@ -124,7 +124,7 @@ class Attribution:
         launched = _gather(self.trace.api_calls.thread, call, known)
         thread = np.where(trailing, self._step_thread, launched)[late]
         held = until > gaps.start[late]
-        host = self._hostbare(late[held], gaps.start[late][held], until[held], thread[held])
+        host = self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
         parts.append(self._with_overhead(host))
         return self._with_dependencies(joined(parts), device)
 
@@ -210,7 +210,7 @@ class Attribution:
 
     # --- the host's gaps ---------------------------------------------------------------------
 
-    def _hostbare(
+    def _host_parts(
         self, gap: NDArray[np.intp], start: Int64, end: Int64, thread: NDArray[np.generic]
     ) -> Parts:
         """What each gap's launching thread was doing, with the shadows of its blocking calls."""

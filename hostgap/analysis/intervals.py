@@ -79,15 +79,16 @@ class Pieces(NamedTuple):
 def cut(intervals: Intervals, boundaries: Int64) -> Pieces:
     """Cut intervals at sorted boundaries. Cell -1 is before the first boundary.
 
-    The pieces of an interval add up to it exactly, and are in order.
+    The pieces of an interval add up to it exactly, and are in order. None is empty: an empty
+    interval has no pieces, and a boundary given twice cuts once.
 
     Args:
-        intervals: n intervals, none empty; any order.
+        intervals: n intervals, in any order.
         boundaries: k sorted times.
     """
     first = np.searchsorted(boundaries, intervals.start, "right") - 1
     last = np.searchsorted(boundaries, intervals.end, "left") - 1
-    count = last - first + 1
+    count = np.maximum(last - first + 1, 0)  # an empty interval may lie on several boundaries
     interval = np.repeat(np.arange(len(count)), count)
     offset = np.arange(len(interval)) - np.repeat(np.cumsum(count) - count, count)
     cell = first[interval] + offset
@@ -97,7 +98,10 @@ def cut(intervals: Intervals, boundaries: Int64) -> Pieces:
     start[inner] = boundaries[cell[inner]]
     outer = offset < count[interval] - 1
     end[outer] = boundaries[cell[outer] + 1]
-    return Pieces(start, end, interval, cell)
+    keep = end > start
+    if keep.all():
+        return Pieces(start, end, interval, cell)
+    return Pieces(start[keep], end[keep], interval[keep], cell[keep])
 
 
 def overlap(intervals: Intervals, merged: Intervals) -> Int64:
