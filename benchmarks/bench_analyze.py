@@ -3,8 +3,9 @@
     python benchmarks/bench_analyze.py
     python benchmarks/bench_analyze.py --rounds 9 --hta --output results.json
 
-Makes the benchmark traces if they are missing. `--hta` installs HolisticTraceAnalysis from PyPI
-into benchmarks/data/hta-venv and runs it once per trace. See benchmarks/README.md.
+Makes the benchmark traces if they are missing or out of date. `--hta` installs
+HolisticTraceAnalysis from PyPI into benchmarks/data/hta-venv and runs it once per trace.
+See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ JSON_LOADS = "import json, sys; json.loads(open(sys.argv[1], 'rb').read())"
 HOSTGAP, BARE, JSON, IMPORT = "hostgap analyze", "bare typed decode", "json.loads", "imports alone"
 HTA, HTA_LEAN = "HTA", "HTA, lean"
 HTA_PACKAGES = ("HolisticTraceAnalysis", "ijson", "pandas<3")  # 0.5.0 was written for pandas 2
+
+
+def is_stale(trace: Path) -> bool:
+    """Whether a benchmark trace is missing, or older than what it is made from."""
+    if not trace.exists():
+        return True
+    made_from = [HERE / "make_trace.py", *(HERE.parent / "sample_traces").glob("*.json.gz")]
+    return trace.stat().st_mtime < max(path.stat().st_mtime for path in made_from)
 
 
 def hta_python() -> Path:
@@ -118,9 +127,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write all runs as JSON")
     options = parser.parse_args()
 
-    missing = [name for name in TRACES if not (DATA / f"{name}.json").exists()]
-    if missing:  # in a process of its own: its memory would show up in every child's peak
-        subprocess.run([sys.executable, HERE / "make_trace.py", *missing], check=True)
+    stale = [name for name in TRACES if is_stale(DATA / f"{name}.json")]
+    if stale:  # in a process of its own: its memory would show up in every child's peak
+        subprocess.run([sys.executable, HERE / "make_trace.py", *stale], check=True)
     hta = hta_python() if options.hta else None
     about = machine(("hostgap", "msgspec", "numpy")) | (hta_versions(hta) if hta else {})
     print("\n".join(f"{key}: {value}" for key, value in about.items()))

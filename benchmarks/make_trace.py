@@ -35,7 +35,7 @@ DATA = HERE / "data"
 PRESETS: dict[str, dict[str, int]] = {
     # about 300 MB and 930k events: eager steps, graph replays, a few compiled steps
     "large": {"eager": 11, "cuda_graph": 17, "compile": 1},
-    # about 56 MB and 132k events, a quarter of them Python frames
+    # about 56 MB and 140k events, a quarter of them Python frames
     "stacks": {"cuda_graph": 7, "compile": 1, "compile_graphs": 2},
 }
 

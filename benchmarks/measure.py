@@ -56,14 +56,16 @@ class Results:
         return float(statistics.median(getattr(run, figure) for run in self.runs[name]))
 
     def ratio(self, name: str, other: str, figure: str = "cpu_s") -> float:
-        """`name` over `other`: the median over the rounds that have both.
+        """`name` over `other`: the median of the ratios within each round.
 
-        Within one round the machine is most alike, so drift between rounds cancels.
+        Within one round the machine is most alike, so drift between rounds cancels. Where one of
+        the two did not run in every round: the ratio of their medians.
         """
-        both = zip(self.runs[name], self.runs[other], strict=False)
-        return float(
-            statistics.median(getattr(run, figure) / getattr(base, figure) for run, base in both)
-        )
+        runs, bases = self.runs[name], self.runs[other]
+        if len(runs) != len(bases):
+            return self.median(name, figure) / self.median(other, figure)
+        pairs = zip(runs, bases, strict=True)
+        return float(statistics.median(getattr(r, figure) / getattr(b, figure) for r, b in pairs))
 
 
 def run(command: Command) -> Run:
