@@ -10,6 +10,8 @@ decimals, nothing at all) is read number by number, exactly too.
 from __future__ import annotations
 
 import decimal
+import fractions
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +21,7 @@ from hostgap.trace.model import Bool, Int64
 _COMMA, _DOT, _ZERO, _NINE = b",.09"
 _MAX_DIGITS = 19  # of a time in ns; more would overflow, and 19 digits clamp above _LIMIT
 _LIMIT = 2**62  # ns; start + duration of two such times still fits in an int64
-_EXACT = decimal.Context(prec=60, rounding=decimal.ROUND_HALF_EVEN)
+_NUMBER = re.compile(rb'\s*"?\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?)\s*"?\s*')
 
 
 def microseconds_to_ns(tokens: Sequence[bytes | memoryview]) -> tuple[Int64, Bool]:
@@ -61,7 +63,7 @@ def microseconds_to_ns(tokens: Sequence[bytes | memoryview]) -> tuple[Int64, Boo
             and (len(dots) < 2 or np.diff(owner).min() > 0)
         ):
             values = _integers(text.translate(None, b".") if len(dots) else text, n)
-            good = values < _LIMIT // _POWER[decimals]
+            good = values <= (_LIMIT - 1) // _POWER[decimals]
             return np.where(good, values, 0) * _POWER[decimals], good
     return _one_by_one([bytes(token) for token in tokens])
 
@@ -83,11 +85,13 @@ def _one_by_one(tokens: list[bytes]) -> tuple[Int64, Bool]:
 
 def _one(token: bytes) -> int | None:
     """One time in ns, exactly; None if it is missing, not finite, or out of range."""
-    try:
-        number = decimal.Decimal(token.decode("ascii").strip().strip('"').strip())
-    except (decimal.InvalidOperation, UnicodeDecodeError):
+    match = _NUMBER.fullmatch(token)
+    if match is None:
         return None
-    if not number.is_finite() or number.adjusted() > 20:
+    number = decimal.Decimal(match[1].decode("ascii"))
+    if number == 0 or number.adjusted() < -4:
+        return 0
+    if number.adjusted() > 20:
         return None
-    ns = int(number.scaleb(3, _EXACT).to_integral_value(decimal.ROUND_HALF_EVEN))
+    ns = round(fractions.Fraction(number) * 1000)  # half to even
     return ns if abs(ns) < _LIMIT else None
