@@ -9,34 +9,44 @@ parse. A block that does not parse is read event by event, and what is dropped i
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from hostgap.errors import TraceError
-from hostgap.trace.events import DECODER, Event, lenient
+from hostgap.trace import lookalikes
+from hostgap.trace.events import DECODER, Event, lenient, loads
 from hostgap.trace.source import Source
 
 _SPACE = b" \t\r\n"
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
-_OPEN_TOKEN = re.compile(rb'["{}\[\]]')
+_BOM = b"\xef\xbb\xbf"
+_NOT_SPACE = re.compile(rb"[^ \t\r\n]")
+_NOT_SEPARATOR = re.compile(rb"[^ \t\r\n,]")
+_TOKEN = re.compile(rb'"[^"\\]*"|["{}\[\]]')  # a string, or the start of one with escapes
+_LIST_OF_OBJECTS = re.compile(rb"\[\s*\{")
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _CLOSING = re.compile(rb"\}\s*(?=\]\s*(?:,\s*\"|\}|\Z))")  # the list's last object
 _SCALAR_END = re.compile(rb"[,\]}\s]")
 
-_MAX_EVENT = 64 << 20  # bytes; an "event" longer than this is damage
+_MAX_EVENT = 16 << 20  # bytes; an "event" longer than this is damage
+_MAX_WAIT = 256 << 10  # bytes read on for the end of an event that holds `},{` or is damaged
 _MAX_KEPT = 1 << 20  # bytes of a metadata value that are kept
 _MAX_DEPTH = 1000  # of nested metadata
 _MAX_KEYS = 10_000
 
 
+_Stop = Literal["end", "list closed", "event open"]  # why reading stopped where it did
+
+
 class _Truncated(Exception):
     """The document ends where more was due."""
+
+
+class _Enough(Exception):
+    """What follows need not be read: this is no trace."""
 
 
 class Document:
@@ -81,6 +91,9 @@ class Document:
             TraceError: the text is not JSON, holds several documents, or is too damaged.
         """
         try:
+            while len(self._buf) < len(_BOM) and self._fill():
+                pass
+            self._pos = len(_BOM) if self._buf.startswith(_BOM) else 0
             first = self._peek()
             if first == b"[":
                 self.is_list = self.has_events = True
@@ -89,12 +102,15 @@ class Document:
             elif first == b"{":
                 self._pos += 1
                 yield from self._members()
+            elif refusal := lookalikes.binary(self._buf):  # compressed: not looked at before
+                raise TraceError(f"{self.source.name}: {refusal.what}", refusal.hint)
             else:
                 raise self._error("this is not JSON")
-            if not self.truncated:
-                self._expect_end()
-        except _Truncated:
-            self._end_early("the file ends in the middle of the JSON document")
+            self._expect_end()
+        except _Truncated as reason:
+            self._end_early(str(reason))
+        except _Enough:
+            return
         if self.source.truncated:
             self.truncated = self.source.truncated
 
@@ -132,18 +148,25 @@ class Document:
                     self.events = 0
                 self.has_events = True
                 yield from self._events()
-                if self.truncated:
-                    return
             else:
                 value = self._value()
                 if value is not None and len(self.metadata) < _MAX_KEYS:
-                    self.metadata[key] = _loads(value)
+                    self.metadata[key] = self._metadata_value(value)
+
+    def _metadata_value(self, text: bytes) -> Any:
+        """The value; its text where it is not JSON, for metadata never decides over a trace."""
+        try:
+            return loads(text)
+        except (ValueError, RecursionError):
+            if b'"traceEvents"' in text:
+                raise self._second_document("the metadata") from None
+            return text.decode("utf-8", "replace")
 
     def _expect_end(self) -> None:
         while True:
             rest = self._buf[self._pos :].lstrip(_SPACE + b"\0")
+            self._pos = len(self._buf) - len(rest)
             if rest:
-                self._pos = len(self._buf) - len(rest)
                 raise self._error(
                     "extra data after the end of the JSON document",
                     "several traces written to one file? split them, or record them again",
@@ -154,10 +177,10 @@ class Document:
     def _string(self) -> bytes:
         """The string token at the cursor, quotes included."""
         while True:
-            match = _STRING.match(self._buf, self._pos)
-            if match:
-                self._pos = match.end()
-                return match[0]
+            if end := _string_end(self._buf, self._pos):
+                text = self._buf[self._pos : end]
+                self._pos = end
+                return text
             if len(self._buf) - self._pos > _MAX_EVENT:
                 raise self._error("a string does not end")
             self._need()
@@ -184,30 +207,15 @@ class Document:
         size = 0
         while True:
             start = self._pos
-            closed = False
-            while token := _OPEN_TOKEN.search(self._buf, self._pos):
-                if token[0] == b'"':
-                    match = _STRING.match(self._buf, token.start())
-                    if match is None:
-                        self._pos = token.start()
-                        break
-                    self._pos = match.end()
-                    continue
-                self._pos = token.end()
-                depth += 1 if token[0] in b"{[" else -1
-                if depth > _MAX_DEPTH:
-                    raise self._error(f"values nested more than {_MAX_DEPTH} deep")
-                if depth == 0:
-                    closed = True
-                    break
-            else:
-                self._pos = len(self._buf)
+            self._pos, depth = _follow(self._buf, start, depth)
+            if depth > _MAX_DEPTH:
+                raise self._error(f"values nested more than {_MAX_DEPTH} deep")
             size += self._pos - start
             if kept is not None:
                 kept.append(self._buf[start : self._pos])
                 if size > _MAX_KEPT:
                     kept = None
-            if closed:
+            if depth == 0:
                 return b"".join(kept) if kept is not None else None
             if len(self._buf) - self._pos > _MAX_EVENT:
                 raise self._error("a string does not end")
@@ -217,40 +225,49 @@ class Document:
 
     def _events(self) -> Iterator[list[Event]]:
         """Blocks of events up to the list's closing bracket, which is consumed."""
+        if self._peek() in b'["-0123456789tfn':
+            self.not_events += 1
+            raise _Enough
+        seen = self._pos  # before it, no `{` is a place to cut at
+        ended = False
         while True:
-            cut = _last_boundary(self._buf, self._pos)
-            if cut is None:
-                if len(self._buf) - self._pos > _MAX_EVENT:
-                    raise self._error(f"an event longer than {_MAX_EVENT >> 20} MiB")
-                if self._fill():
-                    continue
-                events, closed = self._careful(self._pos, len(self._buf), last=True)
-                if events:
-                    self.events += len(events)
-                    yield events
-                if not closed:
-                    self._end_early(self.truncated or "the file ends inside the list of events")
-                return
-            end, after = cut
-            closed = False
-            try:
-                events = DECODER.decode(
-                    b"".join((b"[", memoryview(self._buf)[self._pos : end], b"]"))
-                )
-                self._pos = after
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                events, closed = self._careful(self._pos, end, last=False)
-                if not closed:
+            cut = _last_boundary(self._buf, self._pos, seen)
+            events: list[Event] = []
+            stop: _Stop = "end"
+            if cut is not None:
+                end, after = cut
+                try:
+                    events = DECODER.decode(
+                        b"".join((b"[", memoryview(self._buf)[self._pos : end], b"]"))
+                    )
                     self._pos = after
-            self.events += len(events)
-            yield events
-            if closed:
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    events, stop = self._careful(after, last=False)
+            elif ended or len(self._buf) - self._pos > _MAX_WAIT:
+                # the end of the file; or a long event; or the last one and much behind the list
+                events, stop = self._careful(len(self._buf), last=ended)
+            if events:
+                self.events += len(events)
+                yield events
+            if stop == "list closed":
                 return
             if self.not_events > 1000 and not self.events:
-                return  # a long list of something else: there is no need to read it all
+                raise _Enough
+            if cut is not None:
+                seen = len(self._buf)
+                continue
+            if ended:
+                if stop == "end":
+                    raise _Truncated("the file ends inside the list of events")
+                self._expect_no_document(self._pos, len(self._buf))
+                raise _Truncated("the file ends in the middle of an event")
+            seen = len(self._buf) - self._pos
+            if seen > _MAX_EVENT:
+                raise self._error(f"an event longer than {_MAX_EVENT >> 20} MiB")
+            ended = not self._fill()
 
-    def _careful(self, pos: int, end: int, *, last: bool) -> tuple[list[Event], bool]:
-        """Read the events in `_buf[pos:end]` although they do not decode together.
+    def _careful(self, end: int, *, last: bool) -> tuple[list[Event], _Stop]:
+        """Read the events in `_buf[_pos:end]` although they do not decode together.
 
         Halves are tried, then quarters: only the pieces that hold something odd are read slowly.
 
@@ -258,19 +275,22 @@ class Document:
             last: nothing follows `end`, so an event may break off there.
 
         Returns:
-            The events, and whether the list's closing bracket was met (then `_pos` is behind it).
+            The events, and why it stopped at the new `_pos`: at `end`, behind the list's closing
+            bracket, or at an event whose end is still to be read.
         """
         events: list[Event] = []
+        pos = self._pos
         bounds = [pos, *(match.end() for match in _BETWEEN.finditer(self._buf, pos, end)), end]
         todo = [(0, len(bounds) - 1)]
-        while todo:
+        stop: _Stop = "end"
+        while todo and stop == "end":
             low, high = todo.pop()
-            while low < high and bounds[low] < pos:  # a bound inside a string, already passed
+            while low < high and bounds[low + 1] <= pos:  # inside a string, already passed
                 low += 1
-            if low >= high:
+            if low == high:
                 continue
             if high - low > 1:
-                text = self._buf[bounds[low] : bounds[high]].rstrip(_SPACE + b",")
+                text = self._buf[max(pos, bounds[low]) : bounds[high]].strip(_SPACE + b",")
                 try:
                     events += DECODER.decode(b"[" + text + b"]")
                     pos = bounds[high]
@@ -278,57 +298,56 @@ class Document:
                     middle = (low + high) // 2
                     todo += [(middle, high), (low, middle)]
                 continue
-            pos, closed = self._piece(max(pos, bounds[low]), bounds[high], end, last, events)
-            if closed:
-                self._pos = pos
-                return events, True
-        self._pos = end
-        return events, False
+            pos, stop = self._piece(max(pos, bounds[low]), bounds[high], last, events)
+        self._pos = pos
+        return events, stop
 
     def _piece(
-        self, pos: int, piece_end: int, end: int, last: bool, events: list[Event]
-    ) -> tuple[int, bool]:
-        """Read the objects that start in `_buf[pos:piece_end]`; where it stopped, and if at `]`."""
-        while True:
-            while pos < piece_end and self._buf[pos] in b" \t\r\n,":
-                pos += 1
-            if pos >= piece_end:
-                return pos, False
-            if self._buf[pos] == 0x5D:  # "]"
-                return pos + 1, True
-            stop = _object_end(self._buf, pos, end)
+        self, pos: int, piece_end: int, last: bool, events: list[Event]
+    ) -> tuple[int, _Stop]:
+        """Read the objects that start in `_buf[pos:piece_end]`; where it stopped, and why."""
+        while found := _NOT_SEPARATOR.search(self._buf, pos, piece_end):
+            pos = found.start()
+            if found[0] == b"]":
+                return pos + 1, "list closed"
+            stop = _object_end(self._buf, pos)
             result = lenient(self._buf[pos:stop]) if stop is not None else None
-            if stop is None or result is None:
-                if last and stop is None and piece_end == end:
-                    self.truncated = "the file ends in the middle of an event"
+            if stop is not None and result is not None:
+                event, repairs = result
+                self.repaired.update(repairs)
+                if event is not None:
+                    events.append(event)
                 else:
-                    closing = _CLOSING.search(self._buf, pos, piece_end)
-                    stop = closing.end() if closing else piece_end
-                    self._damage(pos, stop)
-                    if closing:
-                        pos = stop
-                        continue
-                return piece_end, False
-            event, repairs = result
-            self.repaired.update(repairs)
-            if event is not None:
-                events.append(event)
-            else:
-                self.not_events += 1
-                self.shape = self.shape or self._buf[pos : min(stop, pos + 200)].decode(
-                    "utf-8", "replace"
-                )
+                    self._not_event(pos, stop)
+                pos = stop
+                continue
+            closing = _CLOSING.search(self._buf, pos, piece_end)
+            if stop is None and found[0] == b"{":
+                if last:
+                    breaks_off = closing is None and piece_end == len(self._buf)
+                    is_open = breaks_off or _is_beginning(self._buf[pos:])
+                else:
+                    wait = len(self._buf) - pos < _MAX_WAIT
+                    is_open = wait or _is_beginning(self._buf[pos:])
+                if is_open:
+                    return pos, "event open"
+            stop = closing.end() if closing else piece_end
+            self._damage(pos, stop)
             pos = stop
+        return max(pos, piece_end), "end"
+
+    def _not_event(self, pos: int, end: int) -> None:
+        """Count an object that is no event."""
+        text = self._buf[pos:end]
+        if b'"traceEvents"' in text:
+            self._pos = pos
+            raise self._second_document("the list of events")
+        self.not_events += 1
+        self.shape = self.shape or text[:200].decode("utf-8", "replace")
 
     def _damage(self, start: int, end: int) -> None:
         """Drop a stretch of text that is not JSON."""
-        text = self._buf[start:end]
-        if b'"schemaVersion"' in text or b'"traceEvents"' in text:
-            self._pos = start
-            raise self._error(
-                "another document begins inside the list of events",
-                "several processes wrote to this file at once; give each rank its own file",
-            )
+        self._expect_no_document(start, end)
         self.damaged += 1
         if not self.first_damage:
             self.first_damage = self._where(start)
@@ -336,32 +355,51 @@ class Document:
             self._pos = start
             raise self._error(f"too damaged to read: {self.damaged} broken events so far")
 
+    def _expect_no_document(self, start: int, end: int) -> None:
+        text = self._buf[start:end]
+        if (
+            b'"schemaVersion"' in text
+            or b'"traceEvents"' in text
+            or _LIST_OF_OBJECTS.match(text) is not None
+        ):
+            self._pos = start
+            raise self._second_document("the list of events")
+
+    def _second_document(self, where: str) -> TraceError:
+        return self._error(
+            f"another document begins inside {where}",
+            "several processes wrote to this file at once; give each rank its own file",
+        )
+
     # --- the buffer --------------------------------------------------------------------------
 
     def _fill(self) -> bool:
-        """Append the next block of the file, dropping what has been consumed; False at the end."""
-        block = self.source.read()
-        if not block:
-            return False
+        """Read on, dropping what has been consumed; False at the end.
+
+        What is left is at least doubled: reading a long value takes time in line with its length.
+        """
+        rest = self._buf[self._pos :]
+        blocks = [rest]
+        size = 0
+        while size <= len(rest) and (block := self.source.read()):
+            blocks.append(block)
+            size += len(block)
         self._base += self._pos
-        self._buf = self._buf[self._pos :] + block
+        self._buf = b"".join(blocks)
         self._pos = 0
-        if self._base == 0 and self._buf.startswith(b"\xef\xbb\xbf"):
-            self._pos = 3
-        return True
+        return size > 0
 
     def _need(self) -> None:
         if not self._fill():
-            raise _Truncated
+            raise _Truncated("the file ends in the middle of the JSON document")
 
     def _peek(self) -> bytes:
         """The next byte that is not white space, without consuming it."""
-        while True:
-            while self._pos < len(self._buf) and self._buf[self._pos] in _SPACE:
-                self._pos += 1
-            if self._pos < len(self._buf):
-                return self._buf[self._pos : self._pos + 1]
+        while not (found := _NOT_SPACE.search(self._buf, self._pos)):
+            self._pos = len(self._buf)
             self._need()
+        self._pos = found.start()
+        return found[0]
 
     def _where(self, pos: int) -> str:
         if self._base:  # counting lines all along would cost a tenth of the reading
@@ -374,10 +412,14 @@ class Document:
         return TraceError(f"{self.source.name}: {what}, at {self._where(self._pos)}", hint)
 
 
-def _last_boundary(buf: bytes, pos: int) -> tuple[int, int] | None:
-    """The last place between two objects in `buf[pos:]`: end of the first, start of the second."""
+def _last_boundary(buf: bytes, pos: int, seen: int) -> tuple[int, int] | None:
+    """The last place between two objects in `buf[pos:]`: end of the first, start of the second.
+
+    Args:
+        seen: the second object does not start before it.
+    """
     brace = len(buf)
-    while (brace := buf.rfind(b"{", pos, brace)) > pos:
+    while (brace := buf.rfind(b"{", max(pos + 1, seen), brace)) >= 0:
         comma = _before(buf, pos, brace)
         if comma is None or buf[comma] != 0x2C:  # ","
             continue
@@ -395,31 +437,65 @@ def _before(buf: bytes, low: int, pos: int) -> int | None:
     return pos if pos >= low else None
 
 
-def _object_end(buf: bytes, pos: int, end: int) -> int | None:
+def _string_end(buf: bytes, pos: int) -> int:
+    """Index behind the string that starts at `pos`, 0 where it has no end.
+
+    No regular expression: one would keep a way back at every escape, 60 bytes and more.
+    """
+    quote = pos
+    while (quote := buf.find(b'"', quote + 1)) >= 0:
+        slash = quote
+        while buf[slash - 1] == 0x5C:  # "\\"
+            slash -= 1
+        if (quote - slash) % 2 == 0:
+            return quote + 1
+    return 0
+
+
+def _follow(buf: bytes, pos: int, depth: int) -> tuple[int, int]:
+    """Follow the brackets from `pos` on, where `depth` are open.
+
+    Returns:
+        Where it stopped and how many are open there: 0; or more than `_MAX_DEPTH`; or else
+        nothing but a string that has no end follows.
+    """
+    while token := _TOKEN.search(buf, pos):
+        pos = token.end()
+        if token[0] == b'"':
+            pos = _string_end(buf, token.start())
+            if not pos:
+                return token.start(), depth
+        elif token[0] in (b"{", b"["):
+            depth += 1
+        elif token[0] in (b"}", b"]"):
+            depth -= 1
+        if depth <= 0 or depth > _MAX_DEPTH:
+            return pos, depth
+    return len(buf), depth
+
+
+def _object_end(buf: bytes, pos: int) -> int | None:
     """Index behind the `}` that closes the object at `pos`, None if it does not close."""
-    depth = 0
     if buf[pos] != 0x7B:  # "{"
         return None
-    for token in _TOKEN.finditer(buf, pos, end):
-        byte = token[0]
-        if byte in (b"{", b"["):
-            depth += 1
-        elif byte in (b"}", b"]"):
-            depth -= 1
-            if depth == 0:
-                return token.end()
-    return None
+    end, depth = _follow(buf, pos, 0)
+    return end if depth == 0 else None
+
+
+def _is_beginning(text: bytes) -> bool:
+    """Whether `text` is JSON that breaks off."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except RecursionError:
+        return False
+    return False
 
 
 def _decode_string(token: bytes) -> str:
-    value = _loads(token)
-    return value if isinstance(value, str) else token[1:-1].decode("utf-8", "replace")
-
-
-def _loads(text: bytes) -> Any:
-    """A metadata value; its text where it is not JSON. Metadata never decides over a trace."""
-    decoded = text.decode("utf-8", "replace")
     try:
-        return json.loads(decoded, strict=False)
-    except (ValueError, RecursionError):
-        return decoded
+        value = loads(token)
+    except ValueError:
+        value = None
+    return value if isinstance(value, str) else token[1:-1].decode("utf-8", "replace")

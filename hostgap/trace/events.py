@@ -42,10 +42,13 @@ class Event(msgspec.Struct, gc=False):
 
 
 DECODER = msgspec.json.Decoder(list[Event])
+_ONE = msgspec.json.Decoder(Event)
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BAD_ESCAPE = re.compile(rb'(?<!\\)(?:\\\\)*\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LONE_BACKSLASH = re.compile(rb'\\(\\|")|\\')
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+_MAX_LENIENT = 1 << 20  # bytes of an event that are worth a repair
 _BARE = re.compile(rb"(?<![\w\"])[+-]?(?:inf|nan|Inf|NAN|INF)(?:inity)?(?![\w\"])")
 
 
@@ -54,7 +57,7 @@ class _Number(str):
 
 
 def lenient(text: bytes) -> tuple[Event | None, set[str]] | None:
-    """Read one event that strict JSON refuses.
+    """Read one event, with repairs where strict JSON refuses it.
 
     Args:
         text: one object, `{...}`.
@@ -63,13 +66,18 @@ def lenient(text: bytes) -> tuple[Event | None, set[str]] | None:
         The event and the kinds of repair it took; (None, kinds) for an object that is not an
         event; None when the text cannot be read at all.
     """
+    try:
+        return _ONE.decode(text), set()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if len(text) > _MAX_LENIENT:
+            return None
     repairs: set[str] = set()
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError:
         repairs.add("bytes that are not UTF-8")
         decoded = text.decode("utf-8", "replace")
-    raw = decoded.encode("utf-8", "surrogatepass")
+    raw = decoded.encode("utf-8")
     if _BAD_ESCAPE.search(raw):
         repaired = _STRING.sub(_literal_backslashes, raw)
         if repaired != raw:
@@ -84,16 +92,25 @@ def lenient(text: bytes) -> tuple[Event | None, set[str]] | None:
         repairs.add("non-finite numbers")
 
     try:
-        value = json.loads(
-            raw.decode("utf-8", "replace"),
-            strict=False,
-            parse_float=_Number,
-            parse_int=_Number,
-            parse_constant=constant,
-        )
+        value = loads(raw, parse_float=_Number, parse_int=_Number, parse_constant=constant)
     except (ValueError, RecursionError):
         return None
     return (_event(value) if isinstance(value, dict) else None), repairs
+
+
+def loads(text: bytes, **options: Any) -> Any:
+    """JSON as `json.loads` reads it, control characters allowed, every string fit for UTF-8.
+
+    Bytes that are not UTF-8, and halves of surrogate pairs, become U+FFFD.
+
+    Raises:
+        ValueError: not JSON, or a number too long for Python.
+        RecursionError: nested too deeply.
+    """
+    decoded = text.decode("utf-8", "replace")
+    if "\\u" in decoded:
+        decoded = _ESCAPE.sub(lambda m: r"\ufffd" if m[1] else m[0], decoded)
+    return json.loads(decoded, strict=False, **options)
 
 
 def _literal_backslashes(match: re.Match[bytes]) -> bytes:

@@ -1,0 +1,110 @@
+"""Documents made to exhaust a reader: bounded memory, whatever they hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import gc, json, resource, sys
+from hostgap.errors import TraceError
+from hostgap.trace.document import Document
+
+class Endless:
+    name = "t.json"
+    truncated = ""
+    def __init__(self, head, unit, size):
+        self.head, self.unit, self.left = head, unit * (1 + (1 << 16) // len(unit)), size
+    def read(self):
+        if self.head:
+            head, self.head = self.head, b""
+            return head
+        self.left -= len(self.unit)
+        return self.unit if self.left > 0 else b""
+
+out = []
+for head, unit, size in json.loads(sys.argv[1]):
+    document = Document(Endless(head.encode(), unit.encode(), size))
+    try:
+        events = sum(len(block or ()) for block in document.blocks())
+        said = f"{events} events; {document.truncated}; {document.not_events}"
+    except TraceError as error:
+        said = error.message
+    del document
+    gc.collect()
+    out.append([said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss])
+print(json.dumps(out))
+"""
+DEEP = 10_000_000
+HEAD = '{"traceEvents":[{"ph":"X"},'
+# name -> (what the document begins with, what is repeated, bytes), and what is said of it
+NESTS = {
+    "a document of lists": (("", "[", DEEP), "0 events; ; 1"),
+    "a document of objects": (("", '{"a":', DEEP), "nested more than 1000 deep"),
+    "lists in metadata": (('{"x":', "[", DEEP), "nested more than 1000 deep"),
+    "objects in metadata": (('{"x":', '{"a":', DEEP), "nested more than 1000 deep"),
+    "lists in the events": ((HEAD, "[", DEEP), "1 events; the file ends inside the list"),
+    "objects in the events": ((HEAD, '{"a":', DEEP), "1 events; the file ends in"),
+    "lists in an event": ((HEAD + '{"ph":"X","a":', "[", DEEP), "1 events; the file ends in"),
+    "objects in an event": (
+        (HEAD + '{"ph":"X","a":', '{"a":', DEEP),
+        "1 events; the file ends in",
+    ),
+    "both in an event": ((HEAD + '{"ph":"X","a":', '[{"a":1},{"b":', DEEP), "too damaged"),
+}
+LONG = 20 << 20
+FLOODS = {
+    "spaces before": (("", " \n", LONG), "before any event"),
+    "spaces in the object": (('{"a":', " \n", LONG), "before any event"),
+    "spaces between events": ((HEAD, " \n", LONG), "1 events; the file ends inside"),
+    "spaces after": (("[]", " \n", 5 * LONG), "0 events; ; 0"),
+    "zeros after": (("[]", "\0", 5 * LONG), "0 events; ; 0"),
+    "a key": (('{"', "k", LONG), "a string does not end"),
+    "a metadata string": (('{"a":"', "s", LONG), "a string does not end"),
+    "escapes in metadata": (('{"a":"', '\\"', 4 << 20), "before any event"),
+    "backslashes in metadata": (('{"a":"', "\\", LONG), "a string does not end"),
+    "a metadata list": (('{"a":[', '"},{",{},' * 99, LONG // 4), "before any event"),
+    "a number": (('{"a":', "9", LONG), "a value does not end"),
+    "a name": ((HEAD + '{"ph":"X","name":"', "n", LONG), "an event longer than 16 MiB"),
+    "escapes in a name": (
+        (HEAD + '{"ph":"X","name":"', '\\"', 8 << 20),
+        "in the middle of an event",
+    ),
+    "quotes": ((HEAD + '{"ph":"X","name":', '"', 8 << 20), "1 events; the file ends"),
+    "commas": (("[", ",", LONG), "0 events; the file ends inside"),
+    "closing braces": (('[{"ph":"X"', "}", LONG), "1 events; the file ends inside"),
+    "events that are not closed": (
+        ("[", '{"ph":"X","a":[', LONG),
+        "0 events; the file ends in",
+    ),
+    "one event over and over": (("[", '{"ph":"s"},' * 99, LONG), "events; the file ends inside"),
+}
+
+
+@pytest.mark.parametrize("cases", [NESTS, FLOODS], ids=["nests", "floods"])
+def test_bounded_memory(cases: dict[str, tuple[tuple[str, str, int], str]]) -> None:
+    arguments = [["[]", " ", 1], *(case for case, _ in cases.values())]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
+    (_, start), *results = json.loads(done.stdout)
+    for (name, (_, expected)), (said, peak) in zip(cases.items(), results, strict=True):
+        assert expected in said, name
+        assert "\n" not in said, name
+        assert peak - start < 96 << 10, name  # KiB
+
+
+@pytest.mark.parametrize("close", [b"]", b"}"])
+def test_deep_nesting_that_closes(read_document: Any, close: bytes) -> None:
+    depth = 50_000
+    value = b"[" * depth + b"]" * depth if close == b"]" else b'{"a":' * depth + b"1" + b"}" * depth
+    read = read_document(b'[{"ph":"X","ts":0},{"ph":"X","a":%s},{"ph":"X","ts":2}]' % value)
+    assert [bytes(event.ts) for event in read.events] == [b"0", b"2"]
+    assert read.document.damaged == 1
