@@ -7,6 +7,7 @@ for the first bytes, `document` for JSON without a trace in it, `events` for ano
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,13 +38,15 @@ _MAGIC: tuple[tuple[bytes, str, str | None], ...] = (
     (b"\x80\x05", "a Python pickle (a CUDA memory snapshot?)", RECORD),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run: git lfs pull"),
     (b"/annex/objects/", "a git-annex pointer, not the file itself", "run: git annex get"),
-    (b"<!DOCTYPE", "a web page, not a trace", "download the file itself"),
+    (b"%PDF", "a PDF document", RECORD),
+    (b"\x89PNG", "a picture", RECORD),
+)
+# in small letters, white space before it ignored
+_MARKUP: tuple[tuple[bytes, str, str | None], ...] = (
     (b"<!doctype", "a web page, not a trace", "download the file itself"),
     (b"<html", "a web page, not a trace", "download the file itself"),
     (b"<svg", "an SVG picture (a flame graph?)", RECORD),
     (b"<?xml", "an XML file", RECORD),
-    (b"%PDF", "a PDF document", RECORD),
-    (b"\x89PNG", "a picture", RECORD),
 )
 
 
@@ -53,6 +56,9 @@ def binary(head: bytes) -> Refusal | None:
         if head.startswith(magic):
             return Refusal(f"this is {what}", hint)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n\0")
+    for tag, what, hint in _MARKUP:
+        if start[:16].lower().startswith(tag):
+            return Refusal(f"this is {what}", hint)
     if start and start[:1] not in b"{[":
         text = head[:512]
         control = sum(byte < 9 or 13 < byte < 32 for byte in text)
@@ -60,7 +66,7 @@ def binary(head: bytes) -> Refusal | None:
             if b"/host:" in head or b"/device:" in head or b"jit_" in head:
                 return Refusal("this is a binary XPlane profile (JAX or TensorFlow)")
             return Refusal("this is binary data, not a trace")
-        if re.match(rb'\s*"', text):
+        if _is_scalar(start):
             return Refusal("this is JSON, but neither an object nor a list")
         if re.match(rb"[\w .;:<>()/\[\]-]+;[^\n]* \d+\s*\n", text):
             return Refusal("this looks like folded stacks (py-spy, flame graph)")
@@ -68,6 +74,15 @@ def binary(head: bytes) -> Refusal | None:
             return Refusal("this looks like a CSV table")
         return Refusal("this is text, but not JSON")
     return None
+
+
+def _is_scalar(text: bytes) -> bool:
+    """Whether a JSON string, number or constant is all there is."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        return False
+    return True
 
 
 # members of the top-level object -> what such a file is

@@ -7,6 +7,7 @@ expands to: a block is decompressed only when asked for.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _READ = 1 << 16  # blocks that stay in the processor's cache are read a third faster
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # pzstd begins with such a frame
 
 
 class Source:
@@ -75,7 +77,7 @@ class Source:
     def _open(self) -> Iterator[bytes]:
         if self._head.startswith(_GZIP):
             return self._gzip()
-        if self._head.startswith(_ZSTD):
+        if self._head.startswith(_ZSTD) or _ZSTD_SKIPPABLE.match(self._head):
             return self._zstd()
         if (refusal := lookalikes.binary(self._head)) is not None:
             raise TraceError(f"{self.name}: {refusal.what}", refusal.hint)
@@ -93,13 +95,12 @@ class Source:
                     if not data:
                         break
                     started = True
+                    if not _GZIP.startswith(data[:2]):
+                        raise self._corrupt("gzip", "something else follows a member")
                 try:
                     out = member.decompress(data, _READ)
                 except (zlib.error, inflate.error) as error:
-                    raise TraceError(
-                        f"{self.name}: corrupt gzip data near byte {self.consumed}: {error}",
-                        "copy the file again, or record the trace again",
-                    ) from error
+                    raise self._corrupt("gzip", error) from error
                 data = member.unconsumed_tail
                 if out:
                     yield out
@@ -108,6 +109,8 @@ class Source:
                     member = inflate.decompressobj(wbits=31)
                     started = False
         if started:
+            if out := member.flush():  # what the last input gave beyond the block asked for
+                yield out
             self.truncated = "the gzip data end early"
 
     def _zstd(self) -> Iterator[bytes]:
@@ -120,19 +123,22 @@ class Source:
             ) from error
         # stream_reader hands out at most what it is asked for, whatever a frame expands to
         reader = zstandard.ZstdDecompressor().stream_reader(
-            cast(BinaryIO, _Joined(self._raw_blocks()))
+            cast(BinaryIO, _Joined(self._raw_blocks())), read_across_frames=True
         )
         while True:
             try:
                 out = reader.read(_READ)
             except zstandard.ZstdError as error:
-                raise TraceError(
-                    f"{self.name}: corrupt zstd data near byte {self.consumed}: {error}",
-                    "copy the file again, or record the trace again",
-                ) from error
+                raise self._corrupt("zstd", error) from error
             if not out:
                 return
             yield out
+
+    def _corrupt(self, format_name: str, reason: object) -> TraceError:
+        return TraceError(
+            f"{self.name}: corrupt {format_name} data near byte {self.consumed}: {reason}",
+            "copy the file again, or record the trace again",
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +149,7 @@ class Source:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._stream is not sys.stdin.buffer:
+        if sys.stdin is None or self._stream is not sys.stdin.buffer:
             self._stream.close()
 
 
