@@ -42,7 +42,7 @@ _HOST = {"start": np.int64, "end": np.int64, "thread": np.int32, "name": np.int3
 _GPU = {
     "start": np.int64,
     "end": np.int64,
-    "device": np.int16,
+    "device": np.int32,
     "stream": np.int32,
     "kind": np.int8,
     "name": np.int32,
@@ -51,7 +51,7 @@ _GPU = {
     "bytes": np.int64,
     "copy": np.int32,
 }
-_STREAM_TID = re.compile(r"^stream (\d+)$")
+_STREAM_TID = re.compile(r"stream (\d{1,20})")
 _NONE = -1
 _BATCH = 4096  # events handled at once: enough for numpy, few enough for the cache
 
@@ -404,6 +404,8 @@ def _correlation(event: Event) -> int:
 
 
 def _id(value: Any) -> int | str:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value if isinstance(value, int | str) else str(value)
 
 
@@ -416,6 +418,6 @@ def _stream(event: Event) -> int | str:
     stream = event.args.stream if event.args is not None else None
     if stream is None:
         stream = event.tid
-    if isinstance(stream, str) and (match := _STREAM_TID.match(stream.strip())):
+    if isinstance(stream, str) and (match := _STREAM_TID.fullmatch(stream.strip())):
         return int(match[1])
     return _id(stream)

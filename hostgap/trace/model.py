@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
-Int16 = NDArray[np.int16]
 Int8 = NDArray[np.int8]
 Bool = NDArray[np.bool_]
 
@@ -114,7 +113,7 @@ class GpuOps(_Table):
 
     start: Int64
     end: Int64
-    device: Int16  # code in Trace.devices
+    device: Int32  # code in Trace.devices
     stream: Int32  # code in Trace.streams
     kind: Int8  # GpuKind
     name: Int32  # code in Trace.names
@@ -225,7 +224,7 @@ class Trace:
     """
 
     source: Literal["kineto", "nsys"]
-    file: str  # base name, for display
+    file: str  # as it was given; "stdin" for a pipe
     gpu_ops: GpuOps
     api_calls: ApiCalls
     host_ops: HostOps
