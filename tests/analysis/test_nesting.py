@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostgap.analysis.nesting import Nest, innermost, nest
+from hostgap.analysis.nesting import Nest, innermost, nest, trim
 
 Spans = list[tuple[int, int]]
 
@@ -128,6 +128,30 @@ def test_the_timeline_of_shared_ends() -> None:
     timeline = innermost(nested([(0, 10), (4, 10), (6, 10), (10, 12)]))
     assert timeline.time.tolist() == [0, 4, 6, 10, 10, 10, 10, 12]
     assert timeline.who.tolist() == [0, 1, 2, 1, 0, -1, 3, -1]
+
+
+def trimmed(frames: Spans, ranges: Spans) -> Spans:
+    start, end = np.array(ranges, np.int64).reshape(-1, 2).T
+    found = trim(nested(frames), start, end)
+    return list(zip(*(column.tolist() for column in found), strict=True))
+
+
+@given(proper(), SPANS)
+def test_ranges_are_trimmed_to_the_frames_they_cross(frames: Spans, ranges: Spans) -> None:
+    """`__enter__` and `__exit__` are left out; what would leave nothing stays."""
+    for (start, end), found in zip(ranges, trimmed(frames, ranges), strict=True):
+        entered = [e for s, e in frames if s <= start < e < end]
+        left = [s for s, e in frames if start < s < end < e]
+        expected = (max([start, *entered]), min([end, *left]))
+        assert found == (expected if expected[0] < expected[1] else (start, end))
+
+
+def test_a_range_between_its_enter_and_its_exit() -> None:
+    step, enter, exit_ = (0, 100), (10, 20), (80, 90)
+    assert trimmed([step, enter, (12, 16), exit_], [(14, 85)]) == [(20, 80)]
+    assert trimmed([step, enter], [(10, 20), (0, 100), (15, 18)]) == [(10, 20), (0, 100), (15, 18)]
+    assert trimmed([(0, 20), (18, 20), (20, 40)], [(19, 21)]) == [(19, 21)]  # nothing between
+    assert trimmed([], [(1, 2)]) == [(1, 2)]
 
 
 def test_deep_nests() -> None:
