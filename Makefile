@@ -43,6 +43,7 @@ demo: $(RUN)
 	@$(BIN)/hostgap analyze sample_traces/eager_item.json.gz --format text --force -o demo/eager_item.json
 	@echo
 	@echo "== the same model replayed as a CUDA graph"
+	@$(BIN)/hostgap analyze sample_traces/cuda_graph.json.gz
 	@$(BIN)/hostgap analyze sample_traces/cuda_graph.json.gz --force -o demo/cuda_graph.json
 	@echo
 	@echo "The figures as JSON: demo/eager_item.json, demo/cuda_graph.json"

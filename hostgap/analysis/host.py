@@ -79,6 +79,9 @@ class Host:
         self._role_cause = np.array([causes.ROLE_CAUSE[role] for role in Role], np.int8)
         self._frame_cause, self._is_user = self._frame_names()
         self._op_cause = self._op_names()
+        # an annotation that only counts steps names no place
+        steps = np.array([name.startswith("ProfilerStep#") for name in trace.names], np.bool_)
+        self._notes = np.where(steps, -1, np.arange(len(trace.names))).astype(np.int32)
 
     def _frame_names(self) -> tuple[Int8, NDArray[np.bool_]]:
         names = self.trace.names
@@ -167,6 +170,14 @@ class Host:
         is_op[is_op] = trace.host_ops.kind[row[is_op]] == HostKind.OP
         op[is_op] = trace.host_ops.name[row[is_op]]
         _inherit(nested, table, event_cause, site, op)
+        # outside every op, the innermost annotation is better than nothing
+        note = np.full(len(order), -1, np.int32)
+        is_note = (table == OP) & ~is_op
+        note[is_note] = self._notes[trace.host_ops.name[row[is_note]]]
+        for level in nested.levels[1:]:
+            bare = level[note[level] < 0]
+            note[bare] = note[nested.parent[bare]]
+        op = np.where(op >= 0, op, note)
         return HostThread(nested, innermost(nested), event_cause, site, op, table, row)
 
 
@@ -183,7 +194,6 @@ def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32, op: Int32) -> 
         if any_inherits:
             # a CUDA call is what it is, wherever it is made
             takes = inherits[parent] & (table[level] != CALL)
-            takes &= (table[level] == FRAME) | (cause[parent] == Cause.COMPILE)
             cause[level[takes]] = cause[parent[takes]]
             inherits[level[takes]] = True
 

@@ -11,6 +11,7 @@ from hostgap.analysis.causes import Cause, frame_parts
 from hostgap.analysis.host import CALL, OP, Host
 from hostgap.analysis.parts import Parts, sum_by
 from hostgap.diagnosis.model import IdleSite, Site
+from hostgap.trace.model import HostKind
 
 NONE = -1
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -45,8 +46,9 @@ def op_chain(host: Host, thread: int, table: int, row: int) -> str | None:
     chain: list[str] = []
     at = int(found[0]) if len(found) else NONE
     while at != NONE:
-        if events.table[at] == OP:
-            chain.append(trace.names[trace.host_ops.name[events.row[at]]])
+        row = events.row[at]
+        if events.table[at] == OP and trace.host_ops.kind[row] == HostKind.OP:
+            chain.append(trace.names[trace.host_ops.name[row]])
         at = int(events.nested.parent[at])
     return " > ".join(reversed(chain)) if chain else None
 

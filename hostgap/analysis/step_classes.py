@@ -24,10 +24,11 @@ def summarize_steps(analysis: Analysis, ops: Bool, calls: Bool) -> m.StepsSummar
     """
     steps = analysis.steps
     durations = np.diff(steps.boundaries)
-    fill = steps.fill and analysis.chosen.start > 0 and bool(analysis.devices)
+    fill = steps.fill and analysis.chosen == steps.counted
     if not analysis.devices:  # no GPU op, so no step has a period
         return m.StepsSummary(
             count=0,
+            total=len(steps),
             source=steps.marks.source,
             first=0,
             fill_ns=None,
@@ -49,6 +50,7 @@ def summarize_steps(analysis: Analysis, ops: Bool, calls: Bool) -> m.StepsSummar
     main = max(classes, key=lambda c: int(durations[c.steps].sum()))
     return m.StepsSummary(
         count=len(chosen),
+        total=len(steps),
         source=steps.marks.source,
         first=analysis.chosen.start,
         fill_ns=int(durations[0]) if fill else None,
@@ -112,7 +114,7 @@ def _classes(analysis: Analysis, per_step: dict[str, Int64]) -> dict[str, list[i
     for key, members in groups.items():
         name = str(key[0]) or _describe(per_step, members)
         seen[name] += 1
-        named[name if seen[name] == 1 else f"{name} ({seen[name]})"] = members
+        named[name if seen[name] == 1 else f"{name}, variant {seen[name]}"] = members
     return named
 
 

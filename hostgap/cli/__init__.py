@@ -28,6 +28,16 @@ COMMANDS: dict[str, str] = {
 
 CONFIGURED = {"analyze"}  # commands whose options a configuration file may set
 
+VARIABLES = {
+    "HOSTGAP_DEBUG",
+    "HOSTGAP_DEVICE",
+    "HOSTGAP_FORMAT",
+    "HOSTGAP_STEPS",
+    "HOSTGAP_STEP_MARKER",
+    "HOSTGAP_WINDOW",
+}
+
+EXIT_USAGE = 2
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
@@ -71,11 +81,20 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
     Start with: hostgap analyze TRACE
     """
+    _note_misspelt_variables()
     if ctx.invoked_subcommand in CONFIGURED:
         from hostgap.config import load_config
 
         # below the command line and HOSTGAP_* variables, which click looks at first
         ctx.default_map = {ctx.invoked_subcommand: load_config(Path.cwd()).options()}
+
+
+def _note_misspelt_variables() -> None:
+    """A misspelt `HOSTGAP_*` variable would silently do nothing."""
+    for name in os.environ:
+        if name.startswith("HOSTGAP_") and name not in VARIABLES:
+            known = ", ".join(sorted(VARIABLES))
+            click.echo(f"hostgap: note: {name} is not a setting; known: {known}", err=True)
 
 
 def main() -> None:
@@ -107,10 +126,16 @@ def run(args: list[str], *, debug: bool = False) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("hostgap: interrupted", err=True)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # `hostgap ... | head`: the reader has gone; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            # `hostgap ... | head`: the reader has gone; keep the interpreter quiet at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        if debug:
+            raise
+        where = error.filename or "standard output"
+        click.echo(f"hostgap: error: {where}: {error.strerror or error}", err=True)
+        return EXIT_USAGE
     except HostgapError as error:
         if debug:
             raise

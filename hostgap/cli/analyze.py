@@ -69,6 +69,7 @@ class StepRange(click.ParamType[tuple[int | None, int | None]]):
     "--steps",
     type=StepRange(),
     metavar="A:B",
+    envvar="HOSTGAP_STEPS",
     help="Only these steps, counted from 0; by default all but the first.",
 )
 @click.option(

@@ -158,9 +158,14 @@ class StepClass(_Base, frozen=True):
 
 
 class StepsSummary(_Base, frozen=True):
-    """The steps of the window. `per_step` is of the class that took the most time."""
+    """The steps of the window, `count` of the trace's `total`.
+
+    `per_step` is of the class that took the most time. `fill_ns` is the period of the first step
+    where that was left out because it fills the pipeline.
+    """
 
     count: int
+    total: int
     source: Literal["annotation", "nvtx", "cycle", "whole"]
     first: int
     fill_ns: int | None

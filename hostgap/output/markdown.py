@@ -8,6 +8,7 @@ from hostgap.diagnosis.model import Diagnosis
 from hostgap.output import summary as s
 
 SITES = 10
+SYNCS = 5
 # Everything that markdown or the HTML in it could take for its own.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
 
@@ -15,13 +16,15 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
 def render_markdown(diagnosis: Diagnosis) -> str:
     """The report as GitHub-flavoured markdown."""
     lines = [f"### {_text(s.headline(diagnosis))}", "", _text(s.described(diagnosis)), ""]
+    if mostly := s.mostly(diagnosis):
+        lines += [_text(mostly), ""]
     integrity = diagnosis.trace.integrity
     if integrity.reasons:
         lines += [f"Trace: **{integrity.verdict}**", ""]
         lines += [f"- {reason.code} {_text(reason.text)}" for reason in integrity.reasons]
         lines.append("")
     n = s.steps_in(diagnosis)
-    per = " a step" if n > 1 else ""
+    per = " a step" if s.per_step(diagnosis) else ""
     for device in diagnosis.devices:
         if device.reason is not None:
             lines += [f"GPU {_text(str(device.device))}: n/a, {_text(device.reason)}", ""]
@@ -32,7 +35,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         ]
         lines += [
             f"| {_text(row.label)} | {s.duration(row.ns / n)} | "
-            f"{row.percent if row.percent or not row.ns else '<1'} % | {row.meaning} |"
+            f"{_text(row.percent)} | {row.meaning} |"
             for row in s.breakdown(device)
         ]
         lines.append("")
@@ -47,8 +50,15 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             )
         if device.idle_sites:
             lines.append("")
+        if line := s.collectives_line(device):
+            lines += [_text(line), ""]
     lines += [_text(s.count_line(diagnosis)) + ".", ""]
-    lines.append(s.UPPER_BOUND)
+    lines += [f"- {_text(line)}" for line in s.class_lines(diagnosis)]
+    waited = [sync for sync in diagnosis.syncs if sync.blocked_ns or sync.shadow_ns][:SYNCS]
+    for sync in waited:
+        what, took = s.sync_lines(diagnosis, sync)
+        lines.append(f"- {_text(what)}: {_text(took)}")
+    lines += ["", s.caveat(diagnosis)]
     return "\n".join(lines) + "\n"
 
 

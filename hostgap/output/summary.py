@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostgap.analysis.causes import MEANING, Cause
-from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Site
+from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Site, StepClass, SyncSite
 
 # C0 and C1 controls, and the marks that reorder text: shown escaped, so that no name in a trace can
 # move the cursor or disguise another.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-
-
-UPPER_BOUND = "The profiler slows the host: idle time is an upper bound. Counts are exact."
 
 
 def printable(text: str) -> str:
@@ -41,6 +38,12 @@ def amount_of(part_ns: float, whole_ns: float) -> str:
     return f"{value if whole.endswith(' ' + unit_of_part) else part} of {whole}"
 
 
+def percent(part: float, whole: float) -> str:
+    """A share as a whole percentage, `<1 %` for the small ones that are not nothing."""
+    share = part / whole if whole else 0.0
+    return "<1 %" if 0 < share < 0.005 else f"{share:.0%}".replace("%", " %")
+
+
 def whole_percents(parts: Sequence[int]) -> list[int]:
     """Percentages that add up to 100 exactly: the largest remainders are rounded up."""
     total = sum(parts)
@@ -55,20 +58,17 @@ def whole_percents(parts: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the breakdown: where a share of the window went."""
+    """One line of the breakdown: where a share of the window went. Percentages add up to 100."""
 
     label: str
     ns: int
-    percent: int
+    percent: str
     meaning: str
     busy: bool
 
 
 def breakdown(device: DeviceMetrics) -> list[Row]:
-    """Where the window of a device went: kernels, copies, then causes, the largest first.
-
-    The percentages add up to 100.
-    """
+    """Where the window of a device went: kernels, copies, then causes, the largest first."""
     rows = [("kernels", device.kernel_busy_ns, "the GPU computes", True)]
     if device.copy_only_ns:
         rows.append(("copies", device.copy_only_ns, "the GPU copies or sets memory", True))
@@ -76,8 +76,8 @@ def breakdown(device: DeviceMetrics) -> list[Row]:
     rows += [(label, ns, MEANING[Cause[label.upper()]], False) for label, ns in causes]
     percents = whole_percents([row[1] for row in rows])
     return [
-        Row(label, ns, percent, meaning, busy)
-        for (label, ns, meaning, busy), percent in zip(rows, percents, strict=True)
+        Row(label, ns, f"{whole} %" if whole or not ns else "<1 %", meaning, busy)
+        for (label, ns, meaning, busy), whole in zip(rows, percents, strict=True)
     ]
 
 
@@ -87,20 +87,14 @@ def main_device(diagnosis: Diagnosis) -> DeviceMetrics | None:
     return max(usable, key=lambda device: device.idle_ns, default=None)
 
 
+def per_step(diagnosis: Diagnosis) -> bool:
+    """Whether figures are given per step."""
+    return diagnosis.trace.window == "steps" and diagnosis.steps.source != "whole"
+
+
 def steps_in(diagnosis: Diagnosis) -> int:
-    """How many steps the window is divided by; 1 where there are none to speak of."""
-    if diagnosis.trace.window == "trace" or diagnosis.steps.source == "whole":
-        return 1
-    return max(1, diagnosis.steps.count)
-
-
-def unit(diagnosis: Diagnosis) -> str:
-    """What the figures are of: a step, the steps (of several classes), or the trace."""
-    if steps_in(diagnosis) == 1 and (
-        diagnosis.trace.window == "trace" or diagnosis.steps.source == "whole"
-    ):
-        return "trace"
-    return "step"
+    """How many steps figures are divided by; 1 where they are of the whole trace."""
+    return max(1, diagnosis.steps.count) if per_step(diagnosis) else 1
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -109,16 +103,20 @@ def headline(diagnosis: Diagnosis) -> str:
     if diagnosis.trace.integrity.verdict == "unmeasurable" or device is None:
         return f"Nothing can be measured: {why_not(diagnosis)}."
     n = steps_in(diagnosis)
-    idle, window = device.idle_ns / n, device.window_ns / n
+    unit = "step" if per_step(diagnosis) else "trace"
     share = device.idle_ns / device.window_ns
-    percent = f"{share:.0%}" if 0.1 <= share <= 0.985 else f"{share:.1%}"
+    shown = f"{share:.0%}" if 0.1 <= share <= 0.985 else f"{share:.1%}"
+    gpu = f"GPU {printable(str(device.device))}" if len(diagnosis.devices) > 1 else "GPU"
     text = (
-        f"GPU idle {percent.replace('%', ' %')} of the {unit(diagnosis)}: "
-        f"{amount_of(idle, window)}."
+        f"{gpu} idle {shown.replace('%', ' %')} of the {unit}: "
+        f"{amount_of(device.idle_ns / n, device.window_ns / n)}."
     )
-    factor = device.window_ns / device.active_ns if device.active_ns else None
-    if factor is not None and factor >= 1.05:
-        text += f" You pay for {factor:.1f}x the GPU you use."
+    if not device.kernel_busy_ns:
+        return text + " No kernel ran."
+    factor = device.window_ns / device.active_ns
+    if factor >= 1.05:
+        most = f"{factor:.1f}x" if factor < 100 else "over 100x"
+        text += f" You pay up to {most} what you use."
     return text
 
 
@@ -126,7 +124,7 @@ def why_not(diagnosis: Diagnosis) -> str:
     """The reason nothing can be measured."""
     for device in diagnosis.devices:
         if device.reason:
-            return device.reason
+            return printable(device.reason)
     reasons = diagnosis.trace.integrity.reasons
     return reasons[-1].text if reasons else "no GPU work in the window"
 
@@ -140,41 +138,51 @@ def described(diagnosis: Diagnosis) -> str:
     if not names and count:
         parts.append(f"{count} GPU" + ("s" if count > 1 else ""))
     steps = diagnosis.steps
-    if steps.count and steps.source != "whole":
-        fill = ", 1 fill step left out" if steps.fill_ns is not None else ""
-        plural = "s" if steps.count > 1 else ""
-        parts.append(f"{steps.count} step{plural} ({steps.source}){fill}")
+    if per_step(diagnosis) and steps.count:
+        fill = " (the first fills the pipeline)" if steps.fill_ns is not None else ""
+        whole = f"{steps.count} of {steps.total}" if steps.count < steps.total else f"{steps.count}"
+        parts.append(f"{whole} step" + ("" if steps.total == 1 else "s") + fill)
     return " · ".join(parts)
+
+
+def caveat(diagnosis: Diagnosis) -> str:
+    """How far the figures go."""
+    if diagnosis.trace.integrity.verdict == "partial":
+        return "The trace is partial, and the profiler slows the host: idle is an upper bound."
+    return "The profiler slows the host: idle time is an upper bound. Counts are exact."
 
 
 def count_line(diagnosis: Diagnosis) -> str:
     """Launches, syncs, copies and allocations, per step where there are steps."""
-    per_step = diagnosis.steps.per_step
-    if unit(diagnosis) == "step" and per_step is not None:
-        figures = [
-            (per_step.launches, "launch", "launches"),
-            (per_step.graph_launches, "graph launch", "graph launches"),
-            (per_step.sync_calls, "sync", "syncs"),
-            (per_step.copies, "copy", "copies"),
-            (per_step.allocs, "allocation", "allocations"),
-        ]
+    average = diagnosis.steps.per_step
+    if per_step(diagnosis) and average is not None:
         head = "Per step"
-        main = [c.label for c in diagnosis.steps.classes if c.per_step == per_step]
         if len(diagnosis.steps.classes) > 1:
-            head = f"Per step of the main class ({printable(main[0])})"
+            main = next(c for c in diagnosis.steps.classes if c.per_step == average)
+            head = f"Per step of {printable(main.label)}"
+        values = (
+            average.launches,
+            average.graph_launches,
+            average.sync_calls,
+            average.copies,
+            average.allocs,
+        )
     else:
+        head = "In the trace"
         counts = diagnosis.counts
         copies = counts.copies.h2d + counts.copies.d2h + counts.copies.d2d
-        figures = [
-            (counts.launches, "launch", "launches"),
-            (counts.graph_launches, "graph launch", "graph launches"),
-            (counts.sync_calls, "sync", "syncs"),
-            (copies, "copy", "copies"),
-            (counts.allocs, "allocation", "allocations"),
-        ]
-        head = "In the trace"
+        values = (
+            counts.launches,
+            counts.graph_launches,
+            counts.sync_calls,
+            copies,
+            counts.allocs,
+        )
+    names = ("launch", "graph launch", "sync", "copy", "allocation")
+    many = ("launches", "graph launches", "syncs", "copies", "allocations")
     shown = ", ".join(
-        f"{_number(value)} {one if value == 1 else many}" for value, one, many in figures
+        f"{_number(value)} {one if value == 1 else more}"
+        for value, one, more in zip(values, names, many, strict=True)
     )
     return f"{head}: {shown}"
 
@@ -183,10 +191,93 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
+def class_lines(diagnosis: Diagnosis) -> list[str]:
+    """A line per class of steps, where there are several."""
+    classes = diagnosis.steps.classes
+    if len(classes) < 2 or not per_step(diagnosis):
+        return []
+
+    def time(step_class: StepClass) -> int:
+        return step_class.duration_median_ns * len(step_class.steps)
+
+    return [
+        f"{len(c.steps)} step{'s' if len(c.steps) > 1 else ''} of {printable(c.label)}: "
+        f"{duration(c.duration_median_ns)} each, {duration(c.per_step.idle_ns)} of it idle"
+        for c in sorted(classes, key=time, reverse=True)
+    ]
+
+
+def sync_lines(diagnosis: Diagnosis, sync: SyncSite) -> tuple[str, str]:
+    """What a blocking call is and where, and what it took."""
+    n = steps_in(diagnosis)
+    count = f"{sync.count:,}x"
+    if per_step(diagnosis):
+        each = sync.count / n
+        count = f"{_number(each)}x a step" if each >= 1 else f"{sync.count}x in {n} steps"
+    what = printable(sync.call) + (f" ({sync.copy} copy)" if sync.copy else "")
+    where = place(sync.site)
+    per = " a step" if per_step(diagnosis) else ""
+    took = f"{duration(sync.blocked_ns / n)}{per} inside"
+    if sync.shadow_ns:
+        took += f", then {duration(sync.shadow_ns / n)} of idle GPU until the next launch"
+    return f"{count} {what}" + (f" at {where}" if where else ""), took
+
+
 def place(site: Site | None) -> str:
-    """A site as people write it: `decode.py:74 step`, or the chain of ops."""
+    """A site as people write it: `decode.py:74 step`, or the op."""
     if site is None:
         return ""
     if site.file is None:
         return printable(site.op or "")
     return printable(f"{site.file}:{site.line} {site.function}")
+
+
+# What a family of causes usually means. Rules will say it of a line of code; this is of the whole.
+_FAMILIES: tuple[tuple[str, str, str], ...] = (
+    (
+        "the host launches too slowly",
+        "launch_call launch_latency api_call dispatch python gc gil",
+        "capture the step in a CUDA graph, or torch.compile it",
+    ),
+    ("the host waits for the GPU", "sync", "keep values on the device, or read them a step later"),
+    ("copies hold the host up", "copy_call", "pinned memory, non_blocking=True, fewer copies"),
+    ("memory is allocated in the step", "alloc host_alloc free", "allocate once, reuse"),
+    ("the step still compiles or captures", "compile capture", "warm up first, fix shapes"),
+    ("the step waits for its input", "input_wait", "more loader workers, prefetch"),
+    ("the step waits for another process", "remote_wait", "look at that process"),
+    ("the gaps lie inside the graph", "graph_internal", "fuse kernels: compile, then capture"),
+    ("the profiler itself", "profiler", "record without stacks, fewer steps"),
+)
+
+
+def mostly(diagnosis: Diagnosis) -> str:
+    """One sentence on the family of causes that holds most of the idle time, "" without one.
+
+    A blocking call answers for its shadow too.
+    """
+    device = main_device(diagnosis)
+    if device is None or device.idle_ns * 20 < device.window_ns:
+        return ""
+    totals = {
+        what: sum(device.idle_by_cause.get(cause, 0) for cause in causes.split())
+        for what, causes, _ in _FAMILIES
+    }
+    shadow = min(sum(s.shadow_ns for s in diagnosis.syncs), totals["the host launches too slowly"])
+    totals["the host waits for the GPU"] += shadow
+    totals["the host launches too slowly"] -= shadow
+    what, ns = max(totals.items(), key=lambda item: item[1])
+    if ns * 2 < device.idle_ns:
+        return ""
+    remedy = next(remedy for name, _, remedy in _FAMILIES if name == what)
+    return f"Mostly {what} ({percent(ns, device.idle_ns)} of idle). Usual remedy: {remedy}."
+
+
+def collectives_line(device: DeviceMetrics) -> str:
+    """How busy the GPU is without kernels that wait for other ranks, "" where there are none."""
+    with_them, without = device.kernel_utilization, device.utilization_without_collectives
+    if with_them is None or without is None or with_them - without < 0.01:
+        return ""
+    return (
+        f"Collectives count as busy; without them kernels ran {percent(without, 1)}, "
+        f"not {percent(with_them, 1)}."
+    )

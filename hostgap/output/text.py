@@ -18,6 +18,8 @@ SITES = 8
 SYNCS = 3
 BAR = 12
 WIDTH = 80
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+_ASCII = str.maketrans({"█": "#", "·": "-", **dict.fromkeys("▏▎▍▌▋▊▉", "#")})
 
 
 def render_text(diagnosis: Diagnosis, stream: IO[str], *, color: bool | None = None) -> None:
@@ -25,21 +27,31 @@ def render_text(diagnosis: Diagnosis, stream: IO[str], *, color: bool | None = N
 
     Args:
         diagnosis: what to report.
-        stream: where to; on a terminal its width is used, elsewhere 80 columns.
+        stream: where to; on a terminal its width is used, elsewhere 80 columns. What its encoding
+            lacks is replaced.
         color: force colour on or off; None decides by the terminal, NO_COLOR and FORCE_COLOR.
     """
-    if color is None and not stream.isatty():
-        color = None if os.environ.get("FORCE_COLOR") else False
+    terminal = stream.isatty()
+    if color is None and not terminal and not os.environ.get("FORCE_COLOR"):
+        color = False
+    text = io.StringIO()
+    console = Console(
+        file=text,
+        width=os.get_terminal_size(stream.fileno()).columns if terminal else WIDTH,
+        force_terminal=color is not False,
+        no_color=True if color is False or os.environ.get("NO_COLOR") else None,
+        **_PLAIN,
+    )
+    _report(diagnosis, console)
+    shown = text.getvalue()
     if color is False:
-        plain = io.StringIO()
-        _report(diagnosis, Console(file=plain, width=WIDTH, no_color=True, **_PLAIN))
-        stream.writelines(line.rstrip() + "\n" for line in plain.getvalue().splitlines())
-    else:
-        width = None if stream.isatty() else WIDTH
-        _report(diagnosis, Console(file=stream, width=width, force_terminal=color, **_PLAIN))
-
-
-_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+        shown = "".join(line.rstrip() + "\n" for line in shown.splitlines())
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        shown.encode(encoding)
+    except UnicodeEncodeError:
+        shown = shown.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    stream.write(shown)
 
 
 def _report(diagnosis: Diagnosis, console: Console) -> None:
@@ -51,30 +63,36 @@ def _report(diagnosis: Diagnosis, console: Console) -> None:
     if bad:
         console.print(Text(s.count_line(diagnosis)))
         return
+    if mostly := s.mostly(diagnosis):
+        console.print(Text(mostly))
     for device in diagnosis.devices:
         _device(console, diagnosis, device)
     console.print()
     console.print(Text(s.count_line(diagnosis)))
-    _classes(console, diagnosis)
+    for line in s.class_lines(diagnosis):
+        console.print(Padding(Text(line), (0, 0, 0, 2)))
     _syncs(console, diagnosis)
     console.print()
-    console.print(Text(s.UPPER_BOUND, style="dim"))
-    console.print(Text(f"Next: {_next(diagnosis)}", style="dim"), soft_wrap=True)
+    console.print(Text(s.caveat(diagnosis), style="dim"))
+    if hint := _hint(diagnosis):
+        console.print(Text(hint, style="dim"), soft_wrap=True)
 
 
 def _integrity(console: Console, diagnosis: Diagnosis) -> None:
     integrity = diagnosis.trace.integrity
+    style = "dim" if integrity.verdict == "ok" else "yellow"
     for reason in integrity.reasons:
-        style = "dim" if integrity.verdict == "ok" else "yellow"
-        head = Text(f"{reason.code} ", style=style)
-        console.print(head + Text(s.printable(reason.text), style=style))
+        table = Table.grid(padding=(0, 1))
+        table.add_row(Text(reason.code, style=style), Text(s.printable(reason.text), style=style))
+        console.print(table)
 
 
 def _device(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> None:
     console.print()
     n = s.steps_in(diagnosis)
-    per = f"{s.duration(device.window_ns / n)} a step" if n > 1 else s.duration(device.window_ns)
-    title = f"Where the time of GPU {s.printable(str(device.device))} went ({per})"
+    per = " a step" if s.per_step(diagnosis) else ""
+    gpu = f"GPU {s.printable(str(device.device))}"
+    title = f"Where the time of {gpu} went ({s.duration(device.window_ns / n)}{per})"
     console.print(Text(title, style="bold"))
     if device.reason is not None:
         console.print(Text(f"  n/a: {s.printable(device.reason)}"))
@@ -87,15 +105,16 @@ def _device(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> No
     table.add_column(overflow="fold", style="dim")
     for row in s.breakdown(device):
         style = "green" if row.busy else "yellow"
-        percent = f"{row.percent} %" if row.percent or not row.ns else "<1 %"
         table.add_row(
             Text(row.label, style=style),
             s.duration(row.ns / n),
-            percent,
+            row.percent,
             Text(_bar(row.ns / device.window_ns), style=style),
             row.meaning,
         )
     console.print(Padding(table, (0, 0, 0, 2)))
+    if line := s.collectives_line(device):
+        console.print(Text(f"  {line}"))
     _sites(console, diagnosis, device)
 
 
@@ -107,62 +126,60 @@ def _bar(share: float) -> str:
 
 
 def _sites(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> None:
-    """The places with the most idle time."""
-    if not device.idle_sites:
+    """The places with the most idle time, and how much lies elsewhere."""
+    shown = device.idle_sites[:SITES]
+    if not shown:
         return
+    framed = any(idle.site.file is not None for idle in shown)
     console.print()
-    console.print(Text("Under which code the GPU was idle", style="bold"))
+    title = "Under which code (function)" if framed else "Under which framework op"
+    console.print(Text(f"{title} the GPU was idle", style="bold"))
     n = s.steps_in(diagnosis)
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
     table.add_column(overflow="fold", style="dim", max_width=26)
-    for idle in device.idle_sites[:SITES]:
-        percent = f"{idle.idle_ns / device.window_ns:.0%}".replace("%", " %")
+    for idle in shown:
         cause, ns = max(idle.by_cause.items(), key=lambda item: item[1])
-        mostly = f"{cause} {ns / idle.idle_ns:.0%}".replace("%", " %")
-        table.add_row(s.duration(idle.idle_ns / n), percent, Text(s.place(idle.site)), mostly)
+        table.add_row(
+            s.duration(idle.idle_ns / n),
+            s.percent(idle.idle_ns, device.window_ns),
+            Text(s.place(idle.site)),
+            f"{s.percent(ns, idle.idle_ns)} {cause}",
+        )
+    rest = device.idle_ns - sum(idle.idle_ns for idle in shown)
+    if rest:
+        table.add_row(
+            s.duration(rest / n), s.percent(rest, device.window_ns), Text("elsewhere", "dim"), ""
+        )
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _classes(console: Console, diagnosis: Diagnosis) -> None:
-    classes = diagnosis.steps.classes
-    if len(classes) < 2 or diagnosis.trace.window == "trace":
-        return
-    for step_class in sorted(classes, key=lambda c: -len(c.steps)):
-        console.print(
-            Text(
-                f"  {len(step_class.steps)} x {s.printable(step_class.label)}: "
-                f"{s.duration(step_class.duration_median_ns)} a step (median), "
-                f"{s.duration(step_class.per_step.idle_ns)} idle"
-            )
-        )
-
-
 def _syncs(console: Console, diagnosis: Diagnosis) -> None:
-    """Calls on which the host waited."""
-    shown = [sync for sync in diagnosis.syncs if sync.blocked_ns or sync.shadow_ns][:SYNCS]
-    if not shown:
+    """Calls on which the host waited, the longest shadow first."""
+    waited = [sync for sync in diagnosis.syncs if sync.blocked_ns or sync.shadow_ns]
+    if not waited:
         return
-    n = s.steps_in(diagnosis)
-    each = " a step" if n > 1 else ""
     console.print()
     console.print(Text("Where the host waited for the GPU", style="bold"))
-    for sync in shown:
-        what = s.printable(sync.call) + (f" ({sync.copy} copy)" if sync.copy else "")
-        where = s.place(sync.site)
-        console.print(
-            Text(f"  {sync.count / n:.3g}x{each} {what}" + (f" at {where}" if where else ""))
-        )
-        line = f"    {s.duration(sync.blocked_ns / n)} inside"
-        if sync.shadow_ns:
-            line += f", then {s.duration(sync.shadow_ns / n)} of idle GPU in its shadow"
-        console.print(Text(line))
+    for sync in waited[:SYNCS]:
+        what, took = s.sync_lines(diagnosis, sync)
+        console.print(Padding(Text(what, overflow="fold"), (0, 0, 0, 2)))
+        console.print(Padding(Text(took, style="dim"), (0, 0, 0, 4)))
+    if len(waited) > SYNCS:
+        console.print(Text(f"  and {len(waited) - SYNCS} more places", style="dim"))
 
 
-def _next(diagnosis: Diagnosis) -> str:
+def _hint(diagnosis: Diagnosis) -> str:
+    """What would show more."""
+    device = s.main_device(diagnosis)
+    framed = any(
+        idle.site.file is not None for device in diagnosis.devices for idle in device.idle_sites
+    )
+    if device is not None and device.idle_sites and not framed:
+        return "Record with profile(..., with_stack=True) to see lines of your own code."
+    if diagnosis.trace.file == "stdin":
+        return ""
     name = s.printable(diagnosis.trace.file)
-    if diagnosis.trace.window == "trace":
-        return f"hostgap analyze {name}"
-    return f"hostgap analyze {name} --format json"
+    return f"Every figure: hostgap analyze {name} --format json"

@@ -19,7 +19,7 @@ from hostgap.trace import lookalikes
 from hostgap.trace import vocabulary as vocab
 from hostgap.trace.columns import Columns, Interner
 from hostgap.trace.document import Document
-from hostgap.trace.events import Event, Text
+from hostgap.trace.events import Args, Event, Text
 from hostgap.trace.model import (
     ApiCalls,
     CopyKind,
@@ -27,6 +27,7 @@ from hostgap.trace.model import (
     Frames,
     GpuKind,
     GpuOps,
+    HostKind,
     HostOps,
     Int64,
     Memory,
@@ -52,7 +53,10 @@ _GPU = {
     "copy": np.int32,
 }
 _STREAM_TID = re.compile(r"stream (\d{1,20})")
+_FLOW = frozenset("stf")  # arrows between events: correlation ids say the same
 _NONE = -1
+_NO_ARGS = Args()
+_INT64 = 2**63
 _BATCH = 4096  # events handled at once: enough for numpy, few enough for the cache
 
 
@@ -119,9 +123,10 @@ class _Reader:
         """Append one block to the tables."""
         buckets: defaultdict[tuple[str | None, Text, Text], list[Event]] = defaultdict(list)
         for event in events:
-            if event.ph == "X":
+            phase = event.ph
+            if phase == "X":
                 buckets[event.cat, event.pid, event.tid].append(event)
-            elif event.ph not in ("s", "f", "t"):
+            elif phase not in _FLOW:
                 self._other(event)
         for (category, pid, tid), bucket in buckets.items():
             self.phases["X"] += len(bucket)
@@ -131,10 +136,10 @@ class _Reader:
             elif (kind := vocab.HOST_CATEGORIES.get(category or "")) is not None:
                 self._host(bucket, self.host, pid, tid, kind=int(kind))
             elif category in vocab.API_CATEGORIES:
-                ids = [_correlation(event) for event in bucket]
+                ids = _int64s([(e.args or _NO_ARGS).correlation for e in bucket], _NONE)
                 self._host(bucket, self.api, pid, tid, correlation=ids)
             elif (gpu_kind := vocab.GPU_CATEGORIES.get(category or "")) is not None:
-                self._gpu(bucket, gpu_kind)
+                self._gpu(bucket, gpu_kind, pid, tid)
             elif category == "Trace":
                 self.windows += 1
             elif len(self.first_names) < 50:
@@ -168,28 +173,43 @@ class _Reader:
             }
         table.append(start=start, end=end, thread=self.threads[pid, tid], name=name, **extra)
 
-    def _gpu(self, events: list[Event], kind: GpuKind) -> None:
+    def _gpu(self, events: list[Event], kind: GpuKind, pid: Text, tid: Text) -> None:
+        """Append GPU ops of one row of the trace."""
         start, end, good = self._times(events)
         if not good.all():
             self.unreadable += int(np.count_nonzero(~good))
             events = [event for event, ok in zip(events, good, strict=True) if ok]
             start, end = start[good], end[good]
-        names, streams, devices, copies = self.names, self.streams, self.devices, self.copies
+        names, copies = self.names, self.copies
+        args = [event.args or _NO_ARGS for event in events]
         copy: list[int] | int = _NONE
         if kind is GpuKind.COPY:
-            copy = [copies[f"{e.name} {e.args.kind if e.args else ''}"] for e in events]
+            copy = [copies[f"{e.name} {a.kind}"] for e, a in zip(events, args, strict=True)]
         self.gpu.append(
             start=start,
             end=end,
-            device=[devices[_device(e)] for e in events],
-            stream=[streams[_stream(e)] for e in events],
+            device=self._interned(self.devices, [a.device for a in args], pid, _id),
+            stream=self._interned(self.streams, [a.stream for a in args], tid, _stream),
             kind=int(kind),
             name=[names[e.name] for e in events],
-            correlation=[_correlation(e) for e in events],
-            graph_node=[_int64(e.args.graph_node, 0) if e.args else 0 for e in events],
-            bytes=[_int64(e.args.bytes, _NONE) if e.args else _NONE for e in events],
+            correlation=_int64s([a.correlation for a in args], _NONE),
+            graph_node=_int64s([a.graph_node for a in args], 0),
+            bytes=_int64s([a.bytes for a in args], _NONE),
             copy=copy,
         )
+
+    def _interned(
+        self,
+        codes: Interner[int | str],
+        values: list[Text],
+        row: Text,
+        normal: Callable[[Text], int | str],
+    ) -> list[int]:
+        """Codes of devices or streams; where no argument tells, the row (pid or tid) does."""
+        known = {
+            value: codes[normal(row if value is None else value)] for value in dict.fromkeys(values)
+        }
+        return [known[value] for value in values]
 
     def _other(self, event: Event) -> None:
         """Metadata, instants, and the phases only other tools write."""
@@ -234,7 +254,7 @@ class _Reader:
             file=self.source.name,
             gpu_ops=gpu,
             api_calls=api,
-            host_ops=HostOps(*_by_start([self.host.pop(c) for c in (*_HOST, "kind")])),
+            host_ops=self._host_ops(names),
             frames=Frames(*_by_start([self.frames.pop(c) for c in _HOST])),
             names=names,
             threads=tuple(
@@ -264,6 +284,13 @@ class _Reader:
                 unread_backend=backends[0] if backends else "",
             ),
         )
+
+    def _host_ops(self, names: tuple[str, ...]) -> HostOps:
+        start, end, thread, name, kind = _by_start([self.host.pop(c) for c in (*_HOST, "kind")])
+        marks = np.array([vocab.ANNOTATION_NAMES.match(text) is not None for text in names])
+        if len(name):
+            kind = np.where(marks[name], HostKind.ANNOTATION, kind).astype(np.int8)
+        return HostOps(start, end, thread, name, kind)
 
     def _refuse_what_is_no_trace(self) -> None:
         document = self.document
@@ -389,35 +416,38 @@ def _by_start(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
     return [column[order] for column in columns]
 
 
-def _int64(value: Any, missing: int) -> int:
+def _int64s(values: list[Text], missing: int) -> list[Any] | int:
+    """A column of ints: `missing` for all rows where none has a value, and for those that do not
+    fit.
+    """
+    kinds = set(map(type, values))
+    if kinds == {int} and min(values) >= -_INT64 and max(values) < _INT64:  # type: ignore[type-var, operator]
+        return values
+    if kinds <= {type(None)}:
+        return missing
+    return [_int64(value, missing) for value in values]
+
+
+def _int64(value: Text, missing: int) -> int:
     """`value` as an int that fits a column; `missing` where it is none or does not fit."""
-    if type(value) is not int:
-        try:
-            value = int(value)
-        except (TypeError, ValueError, OverflowError):
-            return missing
-    return value if -(2**63) <= value < 2**63 else missing
+    if value is None:
+        return missing
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):
+        return missing
+    return number if -_INT64 <= number < _INT64 else missing
 
 
-def _correlation(event: Event) -> int:
-    return _int64(event.args.correlation, _NONE) if event.args is not None else _NONE
-
-
-def _id(value: Any) -> int | str:
+def _id(value: Text) -> int | str:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return value if isinstance(value, int | str) else str(value)
+    if isinstance(value, str) and value.isdecimal() and value.isascii():
+        return int(value)
+    return value if isinstance(value, (int, str)) else str(value)
 
 
-def _device(event: Event) -> int | str:
-    device = event.args.device if event.args is not None else None
-    return _id(event.pid if device is None else device)
-
-
-def _stream(event: Event) -> int | str:
-    stream = event.args.stream if event.args is not None else None
-    if stream is None:
-        stream = event.tid
-    if isinstance(stream, str) and (match := _STREAM_TID.fullmatch(stream.strip())):
+def _stream(value: Text) -> int | str:
+    if isinstance(value, str) and (match := _STREAM_TID.fullmatch(value.strip())):
         return int(match[1])
-    return _id(stream)
+    return _id(value)

@@ -29,6 +29,10 @@ HOST_CATEGORIES: dict[str, HostKind] = {
     "overhead": HostKind.OVERHEAD,
 }
 FRAME_CATEGORIES = frozenset({"python_function"})
+# Annotations that torch 1.8 to 1.11 recorded as operators.
+ANNOTATION_NAMES = re.compile(
+    r"^(?:ProfilerStep#\d+$|Optimizer\.(?:step|zero_grad)#|enumerate\(DataLoader\)#)"
+)
 # Known, and not read: annotations repeated on the GPU's row, syncs that repeat an API call, the
 # profiler's own span, memory instants.
 OTHER_CATEGORIES = frozenset(
@@ -45,11 +49,12 @@ UNREAD_BACKENDS: dict[str, str] = {
 }
 
 _VERSION = re.compile(r"_v\d{4,5}$")
-_PTSZ = re.compile(r"_pt(?:sz|ds)$")
+_PTSZ = re.compile(r"_(?:pt(?:sz|ds)|spt)$")
 
 _LAUNCH = re.compile(
     r"(?:cuda|hip|hipExt)Launch(?:Kernel(?:ExC|Ex)?|CooperativeKernel(?:MultiDevice)?|MultiKernel)?$"
     r"|cudaLaunch(?:Device)?(?:V2)?$"
+    r"|hipDrvLaunch(?:Kernel(?:Ex)?|CooperativeKernel)$|hipExtLaunchMultiKernelMultiDevice$"
     r"|cuLaunch(?:Kernel(?:Ex)?|CooperativeKernel(?:MultiDevice)?|Grid(?:Async)?)?$"
     r"|hip(?:Ext)?ModuleLaunch(?:Kernel|CooperativeKernel)$"
     r"|urEnqueueKernelLaunch\w*$|zeCommandListAppendLaunchKernel$"
@@ -57,7 +62,7 @@ _LAUNCH = re.compile(
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch$")
 _SYNC = re.compile(
     r"(?:cuda|cu|hip)(?:Device|Stream|Event|Ctx|Context|Thread)Synchronize$|cuCtxSynchronize\w*$"
-    r"|urQueueFinish$|urEventWait$"
+    r"|urQueueFinish$|urEventWait$|ze(?:CommandQueue|Fence|EventHost|CommandListHost)Synchronize$"
 )
 _COPY = re.compile(r"(?:cuda|cu|hip)(?:Memcpy|Memset)\w*$|urEnqueueUSM(?:Memcpy|Fill)\w*$")
 _FREE = re.compile(r"(?:cuda|cu|hip)(?:Mem)?Free(?:Async|Array|Mipmapped\w*)?$|(?:cu|hip)MemUnmap$")

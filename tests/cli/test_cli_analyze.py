@@ -203,6 +203,21 @@ def test_closed_pipe_is_no_error() -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_full_disk_on_standard_output() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hostgap", "analyze", str(GRAPH)],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert b"No space left" in done.stderr
+    assert b"internal" not in done.stderr
+
+
 class TestConfiguration:
     def test_file_then_environment_then_command_line(self, tmp_path: Path) -> None:
         (tmp_path / "hostgap.toml").write_text('window = "trace"\n')
@@ -239,6 +254,12 @@ class TestConfiguration:
         assert b"hostgap.toml" in done.stderr
         assert says in done.stderr
         assert len(done.stderr.splitlines()) <= 2
+
+    def test_misspelt_variable_is_noted(self, tmp_path: Path) -> None:
+        done = hostgap("analyze", GRAPH, HOSTGAP_WINDW="trace")
+        assert done.returncode == 0
+        assert b"HOSTGAP_WINDW" in done.stderr
+        assert b"HOSTGAP_WINDOW" in done.stderr
 
     def test_help_needs_no_readable_configuration(self, tmp_path: Path) -> None:
         (tmp_path / "hostgap.toml").write_text("broken")
