@@ -146,6 +146,12 @@ def test_a_device_synchronize_waits_for_what_was_launched_before_it() -> None:
     assert lowest(*before, call(DEVICE_SYNC, 20, 50), *after) == 50
 
 
+def test_a_launch_that_begins_with_the_synchronize_is_not_waited_for() -> None:
+    before = [call(LAUNCH, 0, 10, 1), kernel(20, 40, 1)]
+    other = [call(LAUNCH, 20, 30, 2, thread=(1, 2)), kernel(40, 900, 2)]
+    assert lowest(*before, call(DEVICE_SYNC, 20, 50), *other) == -10
+
+
 def test_a_device_synchronize_says_nothing_of_another_process() -> None:
     other = (2, 1)
     assert (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostgap.analysis.intervals import (
@@ -49,6 +49,7 @@ def is_merged(intervals: Intervals) -> bool:
     return all(a < b for a, b in itertools.pairwise(flat))
 
 
+@settings(deadline=None)
 @given(SPANS)
 def test_union_covers_the_same_moments_and_is_merged(spans: Spans) -> None:
     result = merged(spans)
@@ -74,6 +75,7 @@ def test_union_leaves_its_input_alone() -> None:
     assert spans_of(given_) == [(5, 9), (0, 6)]
 
 
+@settings(deadline=None)
 @given(SPANS, TIME, TIME)
 def test_complement_is_what_is_left(spans: Spans, low: int, high: int) -> None:
     result = complement(merged(spans), low, high)
@@ -81,6 +83,7 @@ def test_complement_is_what_is_left(spans: Spans, low: int, high: int) -> None:
     assert moments(spans_of(result)) == set(range(low, high)) - moments(spans)
 
 
+@settings(deadline=None)
 @given(SPANS, TIME, TIME)
 def test_clip_keeps_every_interval_inside(spans: Spans, low: int, high: int) -> None:
     result = spans_of(clip(arrays(spans), low, high))
@@ -88,6 +91,7 @@ def test_clip_keeps_every_interval_inside(spans: Spans, low: int, high: int) -> 
     assert result == [(s, e) for s, e in expected if e > s]
 
 
+@settings(deadline=None)
 @given(SPANS, st.lists(TIME, max_size=8).map(sorted))
 def test_cut_adds_up_and_names_the_cells(spans: Spans, boundaries: list[int]) -> None:
     pieces = cut(arrays(spans), np.array(boundaries, np.int64))
@@ -112,12 +116,14 @@ def test_cut_adds_up_and_names_the_cells(spans: Spans, boundaries: list[int]) ->
             assert cell == sum(b <= moment for b in boundaries) - 1
 
 
+@settings(deadline=None)
 @given(SPANS, SPANS)
 def test_overlap_counts_shared_moments(spans: Spans, others: Spans) -> None:
     result = overlap(arrays(spans), merged(others))
     assert result.tolist() == [len(moments([span]) & moments(others)) for span in spans]
 
 
+@settings(deadline=None)
 @given(SPANS, st.lists(st.integers(-14, 20), max_size=10))
 def test_covers_is_half_open(spans: Spans, times: list[int]) -> None:
     result = covers(merged(spans), np.array(times, np.int64))

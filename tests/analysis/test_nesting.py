@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostgap.analysis.nesting import Nest, innermost, nest, trim
@@ -90,17 +90,20 @@ def check_moments(result: Nest, spans: Spans) -> None:
         assert (who[index] if index >= 0 else -1) == (open_now[-1] if open_now else -1)
 
 
+@settings(deadline=None)
 @given(proper())
 def test_properly_nested(spans: Spans) -> None:
     assert plain(spans)[1] == [end for _, end in spans]  # nothing to clip
     check(spans)
 
 
+@settings(deadline=None)
 @given(SPANS)
 def test_overlapping_ones_are_clipped(spans: Spans) -> None:
     check(spans)
 
 
+@settings(deadline=None)
 @given(proper(), SPANS, st.integers(0, 60))
 def test_a_crossing_far_from_the_rest(spans: Spans, others: Spans, shift: int) -> None:
     """Only the crossings are repaired: what stands before, around and after keeps its parents."""
@@ -136,6 +139,7 @@ def trimmed(frames: Spans, ranges: Spans) -> Spans:
     return list(zip(*(column.tolist() for column in found), strict=True))
 
 
+@settings(deadline=None)
 @given(proper(), SPANS)
 def test_ranges_are_trimmed_to_the_frames_they_cross(frames: Spans, ranges: Spans) -> None:
     """`__enter__` and `__exit__` are left out; what would leave nothing stays."""

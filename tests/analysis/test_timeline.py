@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostgap.analysis.timeline import Lane, collectives, device_lanes, lane, stream_lanes
@@ -21,6 +21,7 @@ def idle(lane: Lane, low: int, high: int) -> list[tuple[int, int]]:
     return list(zip(gaps.start.tolist(), gaps.end.tolist(), strict=True))
 
 
+@settings(deadline=None)
 @given(SPANS, st.integers(0, 40), st.integers(0, 40))
 def test_gaps_are_what_no_op_covers(spans: list[tuple[int, int]], low: int, high: int) -> None:
     made = [(start, start + length) for start, length in spans]
