@@ -136,6 +136,18 @@ def test_queue_gap_or_launch_latency(start: int, end: int, expected: Pieces) -> 
     assert pieces(FIRST, call(LAUNCH, start, end, 2), kernel(300, 400, 2)) == expected
 
 
+@pytest.mark.parametrize(
+    ("wait", "cause"), [(1_000_000, "launch_latency"), (1_000_001, "queue_gap")]
+)
+def test_starting_takes_a_millisecond_at_most(wait: int, cause: str) -> None:
+    """An order that lies for longer waits for something, recorded or not."""
+    start = 110 + wait
+    assert pieces(FIRST, call(LAUNCH, 90, 110, 2), kernel(start, start + 10, 2)) == [
+        (100, 110, "launch_call"),
+        (110, start, cause),
+    ]
+
+
 def test_an_op_of_no_length_ends_a_gap() -> None:
     """The GPU was reached at 200: what follows waits for the next order."""
     assert pieces(
