@@ -47,8 +47,10 @@ def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:
         if own.is_file():
             return own, _toml(own)
         project = folder / "pyproject.toml"
-        if project.is_file():
-            table = _toml(project).get("tool", {}).get("hostgap")
+        # most are somebody else's, and need not even be valid
+        if project.is_file() and b"tool.hostgap" in project.read_bytes():
+            tools = _toml(project).get("tool")
+            table = tools.get("hostgap") if isinstance(tools, dict) else None
             if isinstance(table, dict):
                 return project, table
     return None

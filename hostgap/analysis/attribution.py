@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from hostgap.analysis import causes
 from hostgap.analysis.causes import Cause
-from hostgap.analysis.clock import Clock, download_syncs
+from hostgap.analysis.clock import Clock
 from hostgap.analysis.host import CALL, Host, sweep
-from hostgap.analysis.intervals import Intervals, covers, union
+from hostgap.analysis.intervals import Intervals, covers, edges, overlap, union
 from hostgap.analysis.parts import NONE, Parts, bare, joined, sum_by
+from hostgap.analysis.syncs import blocking_calls, capture_spans, download_syncs
 from hostgap.analysis.timeline import Lane, collectives
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
-from hostgap.trace.vocabulary import BLOCKING_COPIES
 
 STALL_FACTOR = 10  # a gap this many times its graph's usual one waits for the submission
 STALL_FLOOR_NS = 2_000
-LONGEST_LATENCY_NS = 1_000_000  # the longest that starting an op can take by itself
+IDLE = (Cause.UNTRACED, Cause.INPUT_WAIT)  # what a thread that waits for another shows
 
 
 class Attribution:
@@ -63,34 +63,47 @@ class Attribution:
         copies = np.flatnonzero(waits >= 0)
         self._block_start[waits[copies]] = self._call_start[copies]
         self._overheads = self._overhead(clock)
+        self._capturing = self._captures()
+        self._working: dict[int, Intervals] = {}
 
-    def _overhead(self, clock: Clock) -> list[tuple[Cause, Intervals]]:
-        ops = self.trace.host_ops
-        rows = np.flatnonzero(ops.kind == HostKind.OVERHEAD)
-        by_cause: dict[Cause, list[int]] = {}
-        for row in rows.tolist():
-            by_cause.setdefault(causes.overhead_cause(self.trace.names[ops.name[row]]), []).append(
-                row
-            )
-        return [
-            (cause, union(clock.to_gpu(ops.start[at]), clock.to_gpu(ops.end[at])))
-            for cause, at in by_cause.items()
-        ]
+    def _overhead(self, clock: Clock) -> dict[tuple[int | str, Cause], Intervals]:
+        """(process, cause) -> when the profiler, or the loading of kernels, stopped its threads.
 
-    def attribute(self, lane: Lane, gaps: Intervals, *, device: Lane | None = None) -> Parts:
-        """Causes of the gaps of a device's lane, or of one of its streams.
+        A row of the profiler's own (process -1) stops every process.
+        """
+        trace, ops = self.trace, self.trace.host_ops
+        rows: dict[tuple[int | str, Cause], list[int]] = {}
+        processes = {thread.process for thread in trace.threads}
+        for row in np.flatnonzero(ops.kind == HostKind.OVERHEAD).tolist():
+            cause = causes.overhead_cause(trace.names[ops.name[row]])
+            owner = trace.threads[ops.thread[row]].process
+            for process in processes if owner == -1 else {owner}:
+                rows.setdefault((process, cause), []).append(row)
+        return {
+            key: union(clock.to_gpu(ops.start[at]), clock.to_gpu(ops.end[at]))
+            for key, at in rows.items()
+        }
+
+    def _captures(self) -> dict[int, Intervals]:
+        """thread -> when it was capturing a graph: what it launches then runs later."""
+        spans: dict[int, Intervals] = {}
+        for thread, (begin, end) in capture_spans(self.trace).items():
+            until = np.where(end >= 0, self._call_end[end], np.iinfo(np.int64).max)
+            spans[thread] = union(self._call_start[begin], until)
+        return spans
+
+    def attribute(self, lane: Lane, gaps: Intervals) -> Parts:
+        """Causes of the gaps of a device's lane.
 
         Args:
             lane: the ops the gaps lie between.
             gaps: merged; what `lane.gaps()` gives.
-            device: for a stream's own gaps the device's lane: waiting while the device works
-                elsewhere is a `dependency`.
 
         Returns:
             Pieces whose lengths add up to each gap exactly.
         """
         index = np.arange(len(gaps.start))
-        next_op = self._next_op(lane, gaps, whole_device=device is None)
+        next_op = self._next_op(lane, gaps)
         call = np.where(next_op >= 0, self.trace.gpu_ops.call[next_op], NONE).astype(np.int64)
         known = call >= 0
         missing = (next_op >= 0) & ~known
@@ -100,7 +113,7 @@ class Attribution:
             internal = self._graph_internal(gaps, call, known)
             parts.append(_of(gaps, index[internal], Cause.GRAPH_INTERNAL))
             parts.append(_of(gaps, index[(known & ~internal) | trailing], Cause.UNATTRIBUTABLE))
-            return self._with_dependencies(joined(parts), device)
+            return joined(parts)
 
         internal = self._graph_internal(gaps, call, known)
         stalled = internal & self._stalled(gaps, call, internal)
@@ -115,22 +128,19 @@ class Attribution:
         late = np.flatnonzero((rest & ~queued) | trailing)
         until = np.where(trailing, gaps.end, np.minimum(call_end, gaps.end))[late]
         latency = until < gaps.end[late]
-        delay = (gaps.end[late] - until)[latency]
-        # an order that lies for milliseconds waits for something, recorded or not
-        own = np.where(delay > LONGEST_LATENCY_NS, Cause.QUEUE_GAP, Cause.LAUNCH_LATENCY)
         parts.append(
-            bare(late[latency], until[latency], gaps.end[late][latency], own.astype(np.int8))
+            bare(late[latency], until[latency], gaps.end[late][latency], Cause.LAUNCH_LATENCY)
         )
         launched = _gather(self.trace.api_calls.thread, call, known)
         thread = np.where(trailing, self._step_thread, launched)[late]
         held = until > gaps.start[late]
         host = self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
-        parts.append(self._with_overhead(host))
-        return self._with_dependencies(joined(parts), device)
+        parts.append(host)
+        return joined(parts)
 
     # --- which op, which call ----------------------------------------------------------------
 
-    def _next_op(self, lane: Lane, gaps: Intervals, *, whole_device: bool) -> NDArray[np.intp]:
+    def _next_op(self, lane: Lane, gaps: Intervals) -> NDArray[np.intp]:
         """Row of gpu_ops that ended each gap, -1 where none did.
 
         A copy on a side stream or a collective that happens to come first says nothing about why
@@ -141,8 +151,6 @@ class Attribution:
         at = np.searchsorted(start, gaps.end, "left")
         exists = at < len(rows)
         found = np.where(exists, rows[np.minimum(at, len(rows) - 1)] if len(rows) else NONE, NONE)
-        if not whole_device or len(rows) == 0:
-            return found
         compute = self._compute_stream(rows)
         aside = exists & (
             self._collective[found] | (~self._works[found] & (gpu.stream[found] != compute))
@@ -190,11 +198,11 @@ class Attribution:
         if len(at) == 0:
             return stalled
         length = (gaps.end - gaps.start)[at]
-        overall = float(np.median(length))
-        launches, which = np.unique(call[at], return_inverse=True)
-        usual = np.full(len(launches), overall)
-        for i in np.flatnonzero(np.bincount(which) >= 5):
-            usual[i] = np.median(length[which == i])
+        _, which, count = np.unique(call[at], return_inverse=True, return_counts=True)
+        ordered = length[np.lexsort((length, which))]
+        first = np.cumsum(count) - count
+        median = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+        usual = np.where(count >= 5, median, np.median(length))
         limit = np.maximum(usual * STALL_FACTOR, STALL_FLOOR_NS)
         stalled[at] = (gaps.end[at] <= self._call_end[call[at]]) & (length > limit[which])
         return stalled
@@ -220,6 +228,7 @@ class Attribution:
             windows = Intervals(start[mine], end[mine])
             swept = self._sweep(int(code), gap[mine], windows)
             swept = self._handed_off(swept, int(code))
+            swept = self._overlaid(swept, int(code))
             parts.append(self._with_shadows(swept, gap[mine], windows.start, int(code)))
         if not parts:
             return bare(gap, start, end, Cause.UNTRACED)
@@ -266,23 +275,26 @@ class Attribution:
             and self._step_thread != code
             and self._same_process(self._step_thread, code)
         ):
-            parts = self._replaced(parts, silent, self._step_thread)
+            parts = self._replaced(parts, silent, self._step_thread, (Cause.UNTRACED,))
         waiting = parts.cause == Cause.INPUT_WAIT
         if waiting.any():
             helper = self._busiest(code, union(parts.start[waiting], parts.end[waiting]))
             if helper is not None:
-                parts = self._replaced(parts, waiting, helper)
+                parts = self._replaced(parts, waiting, helper, IDLE)
         return parts
 
     def _same_process(self, one: int, other: int) -> bool:
         threads = self.trace.threads
         return NONE not in (one, other) and threads[one].process == threads[other].process
 
-    def _replaced(self, parts: Parts, which: Bool, helper: int) -> Parts:
+    def _replaced(
+        self, parts: Parts, which: Bool, helper: int, idle_causes: tuple[Cause, ...]
+    ) -> Parts:
+        """Some pieces with what `helper` did meanwhile, where that was anything but idle."""
         old = parts.take(which)
         new = self._sweep(helper, np.arange(len(old)), Intervals(old.start, old.end))
         origin = old.take(new.gap)
-        idle = np.isin(new.cause, (Cause.UNTRACED, Cause.INPUT_WAIT))
+        idle = np.isin(new.cause, idle_causes)
         taken = Parts(
             *(
                 np.where(idle, getattr(origin, column.name), getattr(new, column.name))
@@ -298,12 +310,20 @@ class Attribution:
         for other in self.host.threads():
             if other == code or not self._same_process(other, code):
                 continue
-            swept = self._sweep(other, np.arange(len(waits.start)), waits)
-            busy = ~np.isin(swept.cause, (Cause.UNTRACED, Cause.INPUT_WAIT))
-            worked = int(swept.length[busy].sum())
+            worked = int(overlap(waits, self._work_of(other)).sum())
             if worked and (best is None or worked > best[0]):
                 best = (worked, other)
         return best[1] if best else None
+
+    def _work_of(self, code: int) -> Intervals:
+        """When a thread did anything but wait."""
+        if code not in self._working:
+            thread = self.host[code]
+            who = thread.timeline.who[:-1]
+            time = thread.timeline.time
+            works = (who >= 0) & ~np.isin(thread.cause[who], IDLE)
+            self._working[code] = union(time[:-1][works], time[1:][works])
+        return self._working[code]
 
     def _with_shadows(
         self, parts: Parts, gap: NDArray[np.intp], gap_start: Int64, code: int
@@ -333,31 +353,41 @@ class Attribution:
         silent = np.flatnonzero(parts.cause == Cause.UNTRACED)
         if len(silent) == 0:
             return parts
-        edges = np.unique(np.concatenate((self._stepping.start, self._stepping.end)))
-        pieces, _ = parts.take(silent).cut(edges)
+        pieces, _ = parts.take(silent).cut(edges(self._stepping))
         inside = covers(self._stepping, pieces.start)
         code = np.where(inside, Cause.PYTHON, Cause.UNTRACED).astype(np.int8)
         named = replace(pieces, cause=code)
         return joined([parts.take(parts.cause != Cause.UNTRACED), named])
 
-    # --- over all ----------------------------------------------------------------------------
+    def _overlaid(self, parts: Parts, code: int) -> Parts:
+        """Causes that lie over whatever the thread seems to do.
 
-    def _with_overhead(self, parts: Parts) -> Parts:
-        """The profiler's own work, and kernels being loaded, stop every host thread."""
-        for cause, merged in self._overheads:
-            pieces, _ = parts.cut(np.unique(np.concatenate(merged)))
-            over = covers(merged, pieces.start)
-            parts = replace(pieces, cause=np.where(over, cause, pieces.cause).astype(np.int8))
+        While it captures, its launches and ops run nothing. The profiler's own work, and kernels
+        being loaded, stop every thread of the process.
+        """
+        if code == NONE:
+            return parts
+        if code in self._capturing:
+            hidden = (
+                Cause.LAUNCH_CALL,
+                Cause.API_CALL,
+                Cause.DISPATCH,
+                Cause.PYTHON,
+                Cause.UNTRACED,
+            )
+            parts = _painted(parts, self._capturing[code], Cause.CAPTURE, hidden)
+        owner = self.trace.threads[code].process
+        for (process, cause), when in self._overheads.items():
+            if process == owner:
+                parts = _painted(parts, when, cause, tuple(Cause))
         return parts
 
-    def _with_dependencies(self, parts: Parts, device: Lane | None) -> Parts:
-        """In a stream's gap, orders in hand while the device works elsewhere: a dependency."""
-        if device is None or len(parts) == 0:
-            return parts
-        pieces, _ = parts.cut(np.unique(np.concatenate(device.busy)))
-        waits = (pieces.cause == Cause.QUEUE_GAP) & covers(device.busy, pieces.start)
-        code = np.where(waits, Cause.DEPENDENCY, pieces.cause).astype(np.int8)
-        return replace(pieces, cause=code)
+
+def _painted(parts: Parts, merged: Intervals, cause: Cause, instead_of: tuple[Cause, ...]) -> Parts:
+    """The pieces cut at merged intervals, with `cause` inside them where they had one of others."""
+    pieces, _ = parts.cut(edges(merged))
+    inside = covers(merged, pieces.start) & np.isin(pieces.cause, instead_of)
+    return replace(pieces, cause=np.where(inside, cause, pieces.cause).astype(np.int8))
 
 
 def _gather(values: NDArray[np.signedinteger], index: Int64, known: Bool) -> Int64:
@@ -369,15 +399,3 @@ def _gather(values: NDArray[np.signedinteger], index: Int64, known: Bool) -> Int
 
 def _of(gaps: Intervals, gap: NDArray[np.intp], cause: Cause) -> Parts:
     return bare(gap, gaps.start[gap], gaps.end[gap], cause)
-
-
-def blocking_calls(trace: Trace) -> Bool:
-    """Per API call: does it block its thread until the GPU has caught up?
-
-    Synchronize calls do, and copies that return only when they are done.
-    """
-    api = trace.api_calls
-    copies = np.array([BLOCKING_COPIES.fullmatch(name) is not None for name in trace.names])
-    if len(api) == 0:
-        return np.zeros(0, np.bool_)
-    return np.asarray((api.role == Role.SYNC) | ((api.role == Role.COPY) & copies[api.name]))

@@ -48,7 +48,7 @@ MEANING: dict[Cause, str] = {
     Cause.GRAPH_INTERNAL: "between nodes of one graph replay",
     Cause.QUEUE_GAP: "between ops already in the queue",
     Cause.LAUNCH_LATENCY: "from launch return to the op's start",
-    Cause.DEPENDENCY: "waiting for another stream",
+    Cause.DEPENDENCY: "the device works on other streams",
     Cause.SYNC: "host waits for the GPU, queue empty",
     Cause.COPY_CALL: "inside a copy or memset call",
     Cause.ALLOC: "inside a device allocation call",
@@ -89,7 +89,7 @@ ROLE_CAUSE: dict[Role, Cause] = {
 
 _WAIT = re.compile(
     r"<built-in (?:method|function) (?:acquire|sleep|select|poll|wait|accept|recv\w*|read\w*|"
-    r"lock_acquire|epoll_wait)\b(?! of (?:Tensor|type|torch))"
+    r"lock_acquire|epoll_wait)\b(?! of (?:Tensor|type|torch|Event))"
     r"|<built-in method get of _queue"
     r"|(?:^|/)queue\.py\(\d+\): get$"
     r"|(?:^|/)threading\.py\(\d+\): (?:wait|join|_wait_for_tstate_lock)$"
@@ -147,8 +147,9 @@ _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$", re.DO
 _OFTEN_USERS = {"test", "code", "profile", "trace", "main", "site", "this", "token", "types"}
 _STDLIB = sys.stdlib_module_names - _OFTEN_USERS
 _LIBRARY = re.compile(
-    r"(?:^|[/\\])(?:site-packages|dist-packages|torch|torchvision|torchaudio|triton|numpy|functorch|"
-    r"nvtx|tqdm|_pytest|pluggy)[/\\]|^<|(?:^|[/\\])lib[/\\]python\d[\d.]*[/\\]"
+    # Kineto strips what is on sys.path, so a library's path begins with its name
+    r"^(?:torch|torchvision|torchaudio|triton|numpy|functorch|nvtx|tqdm|_pytest|pluggy)[/\\]"
+    r"|(?:^|[/\\])(?:site-packages|dist-packages)[/\\]|^<|(?:^|[/\\])lib[/\\]python\d[\d.]*[/\\]"
     r"|[/\\][a-z2-7]{2}[/\\]c[a-z2-7]{40,}\.py$"  # what Inductor generates
 )
 

@@ -16,9 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hostgap.trace.model import CopyKind, Int64, Memory, Role, Trace
+from hostgap.analysis.syncs import download_syncs
+from hostgap.trace.model import CopyKind, Int64, Role, Trace
 from hostgap.trace.vocabulary import BLOCKING_COPIES
+
+Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def _wait_bounds(trace: Trace) -> tuple[Int64, Int64]:
 
     Used are waits whose target is certain: a device synchronize waits for all ops its process had
     launched; a blocking copy for that copy; a stream synchronize that follows a download on its
-    thread for that download.
+    thread for that download, where there is only one stream to wait for.
     """
     gpu, api = trace.gpu_ops, trace.api_calls
     times: list[Int64] = []
@@ -98,21 +102,24 @@ def _wait_bounds(trace: Trace) -> tuple[Int64, Int64]:
     if len(launched) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     names = trace.names
-    process = np.array([hash(t.process) for t in trace.threads], np.int64)
+    pids = {process: i for i, process in enumerate({t.process for t in trace.threads})}
+    process = np.array([pids[t.process] for t in trace.threads], np.int64)
     whole = np.array(
         [n.endswith(("DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize")) for n in names]
     )
     device_syncs = np.flatnonzero((api.role == Role.SYNC) & whole[api.name])
     for owner in np.unique(process[api.thread[device_syncs]]):
         mine = launched[process[api.thread[gpu.call[launched]]] == owner]
-        order = np.argsort(api.start[gpu.call[mine]], kind="stable")
-        starts = api.start[gpu.call[mine]][order]
+        # a launch still under way on another thread when the wait begins is not waited for
+        returned = api.end[gpu.call[mine]]
+        order = np.argsort(returned, kind="stable")
+        returned = returned[order]
         reach = np.maximum.accumulate(gpu.end[mine][order])
         syncs = device_syncs[process[api.thread[device_syncs]] == owner]
         # on one device only: with several it is not known which one the call waited for
         if len(np.unique(gpu.device[mine])) > 1:
             continue
-        before = np.searchsorted(starts, api.start[syncs], "left")
+        before = np.searchsorted(returned, api.start[syncs], "right")
         add(syncs[before > 0], reach[before[before > 0] - 1])
 
     blocking = np.array([BLOCKING_COPIES.fullmatch(name) is not None for name in names])
@@ -122,40 +129,12 @@ def _wait_bounds(trace: Trace) -> tuple[Int64, Int64]:
     direct = direct[gpu.copy_kind[direct] == CopyKind.D2H]
     add(gpu.call[direct], gpu.end[direct])
 
+    # only certain where there is one stream: the synchronize may be for another
     sync_after = download_syncs(trace)
     downloads = copies[sync_after[gpu.call[copies]] >= 0]
-    add(sync_after[gpu.call[downloads]], gpu.end[downloads])
+    if len(np.unique(gpu.stream)) == 1:
+        add(sync_after[gpu.call[downloads]], gpu.end[downloads])
     return np.concatenate(times), np.concatenate(bounds)
-
-
-def download_syncs(trace: Trace) -> Int64:
-    """For every API call: the stream synchronize that waits for its download, -1 without one.
-
-    `.item()`, `.cpu()` and `.tolist()` are a device-to-host cudaMemcpyAsync and then a
-    cudaStreamSynchronize, with nothing launched in between on that thread.
-
-    Returns:
-        One entry per row of `api_calls`.
-    """
-    api, gpu = trace.api_calls, trace.gpu_ops
-    waits = np.full(len(api), -1, np.int64)
-    down = np.zeros(len(api), np.bool_)
-    copies = (gpu.call >= 0) & (gpu.copy_kind == CopyKind.D2H)
-    down[gpu.call[copies & (gpu.dst_mem != Memory.DEVICE)]] = True
-    names = trace.names
-    stream_sync = np.array([n.endswith("StreamSynchronize") for n in names], np.bool_)
-    matters = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.SYNC))
-    rows = np.flatnonzero(matters)
-    rows = rows[np.argsort(api.thread[rows], kind="stable")]
-    first, second = rows[:-1], rows[1:]
-    pair = (
-        down[first]
-        & stream_sync[api.name[second]]
-        & (api.role[second] == Role.SYNC)
-        & (api.thread[first] == api.thread[second])
-    )
-    waits[first[pair]] = second[pair]
-    return waits
 
 
 def _fit_line(upper_at: Int64, upper: Int64, lower_at: Int64, lower: Int64) -> Clock:
@@ -165,8 +144,8 @@ def _fit_line(upper_at: Int64, upper: Int64, lower_at: Int64, lower: Int64) -> C
     found by ternary search. Drifts beyond 1 % are no clocks.
     """
     origin = int(min(upper_at.min(), lower_at.min()))
-    high_t, low_t = (upper_at - origin).astype(float), (lower_at - origin).astype(float)
-    high, low = upper.astype(float), lower.astype(float)
+    high_t, high = _tightest(upper_at - origin, upper, lower=False)
+    low_t, low = _tightest(lower_at - origin, lower, lower=True)
 
     def room(slope: float) -> float:
         return float((high - slope * high_t).min() - (low - slope * low_t).max())
@@ -184,3 +163,11 @@ def _fit_line(upper_at: Int64, upper: Int64, lower_at: Int64, lower: Int64) -> C
         return Clock(reconciled=False, lowest_ns=lowest, highest_ns=highest)
     offset = ((high - slope * high_t).min() + (low - slope * low_t).max()) / 2
     return Clock(round(offset), slope, origin, lowest_ns=lowest, highest_ns=highest)
+
+
+def _tightest(at: Int64, bound: Int64, *, lower: bool) -> tuple[Float64, Float64]:
+    """The tightest bound in each of a thousand spans of time: a line hardly differs within one."""
+    span = np.minimum(at * 1000 // max(1, int(at.max())), 999)
+    order = np.lexsort((-bound if lower else bound, span))
+    first = order[np.concatenate(([True], np.diff(span[order]) > 0))]
+    return at[first].astype(np.float64), bound[first].astype(np.float64)

@@ -13,12 +13,11 @@ import numpy as np
 
 from hostgap.analysis import integrity as trust
 from hostgap.analysis.attribution import Attribution
-from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock, fit_clock
 from hostgap.analysis.host import Host
-from hostgap.analysis.integrity import Integrity, Verdict
+from hostgap.analysis.integrity import Integrity
 from hostgap.analysis.intervals import Intervals, union
-from hostgap.analysis.parts import NONE, Parts
+from hostgap.analysis.parts import NONE, Parts, sum_by
 from hostgap.analysis.steps import Steps, assign_steps, find_steps
 from hostgap.analysis.timeline import Lane, device_lanes, stream_lanes
 from hostgap.errors import HostgapError
@@ -48,11 +47,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class StreamAnalysis:
-    """One stream over its device's window."""
+    """One stream over its device's window.
+
+    Where the whole device is idle, the device's causes are the stream's; where the device works on
+    other streams meanwhile, the cause is `dependency`.
+    """
 
     lane: Lane
     gaps: Intervals
-    parts: Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,12 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
     options = options or Options()
     integrity = trust.check_trace(trace)
     clock = fit_clock(trace)
-    steps = assign_steps(trace, clock, find_steps(trace, clock, options.step_marker))
-    chosen = _choose(steps, options)
     lanes = device_lanes(trace)
     if options.device is not None:
         lanes = _only(trace, lanes, options.device)
+    marks = find_steps(trace, clock, options.step_marker)
+    steps = assign_steps(trace, clock, marks, list(lanes))
+    chosen = _choose(steps, options)
     if not lanes:
         return Analysis(trace, options, integrity, clock, steps, chosen, {}, Host(trace, clock))
 
@@ -143,8 +146,7 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
         code: _device(trace, attribution, lane, *windows[code]) for code, lane in lanes.items()
     }
     for device in devices.values():
-        waits = device.parts.length[device.parts.cause == Cause.QUEUE_GAP]
-        integrity = integrity.plus(trust.check_queue(waits, device.high - device.low))
+        integrity = integrity.plus(trust.check_parts(device.parts, device.high - device.low))
     analysis = Analysis(trace, options, integrity, clock, steps, chosen, devices, attribution.host)
     _check_identity(analysis)
     return analysis
@@ -205,30 +207,27 @@ def _step_thread(trace: Trace, steps: Steps) -> int:
 def _device(
     trace: Trace, attribution: Attribution, lane: Lane, low: int, high: int
 ) -> DeviceAnalysis:
-    """Attribute on the whole trace, then clip to the window, so that no shadow is cut off."""
-    first, last = min(low, lane.first), max(high, lane.last)
-    parts = attribution.attribute(lane, lane.gaps(first, last)).clip(low, high)
-    device = DeviceAnalysis(lane, low, high, lane.gaps(low, high), parts)
-    by_stream = stream_lanes(trace, lane)
-    if len(by_stream) == 1:
-        only = next(iter(by_stream))
-        return replace(device, streams={only: StreamAnalysis(lane, device.gaps, parts)})
-    streams = {}
-    for code, stream in by_stream.items():
-        own = attribution.attribute(stream, stream.gaps(first, last), device=lane)
-        streams[code] = StreamAnalysis(stream, stream.gaps(low, high), own.clip(low, high))
-    return replace(device, streams=streams)
+    """Attribute on the whole trace, then clip to the window, so that shadows keep their cause."""
+    everything = lane.gaps(min(low, lane.first), max(high, lane.last))
+    parts = attribution.attribute(lane, everything).clip(low, high)
+    gaps = lane.gaps(low, high)
+    # number the gaps of the window instead of all
+    gap = np.searchsorted(gaps.start, parts.start, "right") - 1
+    parts = replace(parts, gap=gap.astype(np.int32))
+    streams = {
+        code: StreamAnalysis(stream, stream.gaps(low, high))
+        for code, stream in stream_lanes(trace, lane).items()
+    }
+    return DeviceAnalysis(lane, low, high, gaps, parts, streams)
 
 
 def _check_identity(analysis: Analysis) -> None:
-    """`active + sum(idle by cause) == window`, to the nanosecond, or nothing is printed at all."""
-    if analysis.integrity.verdict is Verdict.UNMEASURABLE:
-        return
+    """Each gap is the sum of its pieces, to the nanosecond, or nothing is printed at all."""
     for device in analysis.devices.values():
-        for gaps, parts in (
-            (device.gaps, device.parts),
-            *((stream.gaps, stream.parts) for stream in device.streams.values()),
-        ):
-            residual = gaps.total - int(parts.length.sum())
-            if residual:
-                raise AssertionError(f"idle time by cause misses the idle time by {residual} ns")
+        length = device.gaps.end - device.gaps.start
+        residual = length - sum_by(device.parts.gap, device.parts.length, len(length))
+        if residual.any():
+            raise AssertionError(
+                f"idle time by cause misses the idle time by {int(residual.sum())} ns "
+                f"in {np.count_nonzero(residual)} gaps"
+            )

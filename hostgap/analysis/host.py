@@ -22,8 +22,8 @@ class HostThread:
     """The events of one thread, nested, with what each says about idle time under it.
 
     All but the first two are per event: `site` is the innermost user frame at or above it and `op`
-    the outermost framework op (codes in Trace.names, -1 without one), `table` and `row` say where
-    it is recorded.
+    the outermost framework op, else the innermost annotation (codes in Trace.names, -1 without
+    one); `table` and `row` say where it is recorded.
     """
 
     nested: Nest
@@ -33,6 +33,15 @@ class HostThread:
     op: Int32
     table: Int8
     row: Int32
+
+    def events_of(self, call: NDArray[np.signedinteger]) -> NDArray[np.intp]:
+        """The events of n API calls (rows of api_calls); -1 for a call of no length."""
+        calls = np.flatnonzero(self.table == CALL)
+        if len(calls) == 0:
+            return np.full(len(call), -1, np.intp)
+        order = calls[np.argsort(self.row[calls])]
+        at = np.minimum(np.searchsorted(self.row[order], call), len(order) - 1)
+        return np.where(self.row[order[at]] == call, order[at], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +125,10 @@ class Host:
         """The user frame (name code, -1) around each of n API calls (rows of api_calls)."""
         site = np.full(len(call), -1, np.int32)
         threads = self.trace.api_calls.thread[call]
-        for code in np.unique(threads):
-            thread = self[int(code)]
-            at = np.flatnonzero(thread.table == CALL)
-            order = at[np.argsort(thread.row[at])]
+        for code in np.unique(threads).tolist():
             mine = np.flatnonzero(threads == code)
-            index = np.searchsorted(thread.row[order], call[mine])
-            index = np.minimum(index, max(len(order) - 1, 0))
-            if len(order):
-                hit = thread.row[order[index]] == call[mine]
-                site[mine] = np.where(hit, thread.site[order[index]], -1)
+            event = self[code].events_of(call[mine])
+            site[mine] = np.where(event >= 0, self[code].site[event], -1)
         return site
 
     def _build(self, thread: int) -> HostThread:
@@ -138,8 +141,9 @@ class Host:
             at = self._rows[which].get(thread, none)
             if which == OP:
                 at = at[trace.host_ops.kind[at] != HostKind.OVERHEAD]
-            at = at[source.end[at] > source.start[at]]  # an empty event owns no time
             start, end = self._clock.to_gpu(source.start[at]), self._clock.to_gpu(source.end[at])
+            lasting = end > start  # an empty event owns no time
+            at, start, end = at[lasting], start[lasting], end[lasting]
             if which == OP and len(starts[0]):
                 start, end = trim(nest(starts[0], ends[0]), start, end)
             starts.append(start)
@@ -175,8 +179,8 @@ class Host:
         is_note = (table == OP) & ~is_op
         note[is_note] = self._notes[trace.host_ops.name[row[is_note]]]
         for level in nested.levels[1:]:
-            bare = level[note[level] < 0]
-            note[bare] = note[nested.parent[bare]]
+            unnamed = level[note[level] < 0]
+            note[unnamed] = note[nested.parent[unnamed]]
         op = np.where(op >= 0, op, note)
         return HostThread(nested, innermost(nested), event_cause, site, op, table, row)
 

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause, overhead_cause
 from hostgap.analysis.clock import Clock
-from hostgap.analysis.intervals import Intervals, clip, overlap, union
+from hostgap.analysis.intervals import Intervals, clip, covers, overlap, union
+from hostgap.analysis.parts import Parts
 from hostgap.analysis.steps import Steps
+from hostgap.analysis.syncs import capture_spans
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, ReadReport, Role, Trace
 
 LONG_WAIT_NS = 1_000_000  # that an op waits although it was launched
@@ -69,7 +71,8 @@ REASONS: dict[str, ReasonKind] = {
         ReasonKind("HG922", _OK, "text that strict JSON refuses was repaired"),
         ReasonKind("HG923", _PARTIAL, "events without usable times were dropped"),
         ReasonKind("HG924", _OK, "host events that end before they start were dropped"),
-        ReasonKind("HG925", _OK, "correlation ids shared by several launches join nothing"),
+        ReasonKind("HG925", _PARTIAL, "correlation ids shared by several launches join nothing"),
+        ReasonKind("HG926", _PARTIAL, "much of the idle time has no launching call"),
         ReasonKind("HG930", _PARTIAL, "the profiler stopped the host inside the window"),
         ReasonKind("HG931", _PARTIAL, "steps without GPU work"),
         ReasonKind("HG932", _PARTIAL, "several profiler cycles in one file"),
@@ -154,8 +157,8 @@ def _recording(trace: Trace) -> Iterator[Note]:
     if len(gpu) == 0:
         yield from _nothing_recorded(trace, len(launches) + len(graphs))
         return
-    if int(gpu.end.max()) <= int(gpu.start.min()):
-        yield Note("HG913", "all GPU ops are of no length, at one moment")
+    if (gpu.end == gpu.start).all():
+        yield Note("HG913", "all GPU ops are of no length")
         return
     has_op = np.zeros(len(api), np.bool_)
     has_op[gpu.call[gpu.call >= 0]] = True
@@ -207,27 +210,20 @@ def _nothing_recorded(trace: Trace, launches: int) -> Iterator[Note]:
 
 
 def captured(trace: Trace, calls: NDArray[np.intp]) -> Bool:
-    """Per call (rows of api_calls): was it captured into a graph instead of run?
-
-    From a thread's BeginCapture to its EndCapture (or the end of the trace).
-    """
+    """Per call (rows of api_calls): was it captured into a graph instead of run?"""
     api = trace.api_calls
-    marks = np.flatnonzero(api.role == Role.CAPTURE)
     inside = np.zeros(len(calls), np.bool_)
-    begins = np.array(["BeginCapture" in trace.names[code] for code in api.name[marks]], np.bool_)
-    for thread in np.unique(api.thread[marks]):
-        mine = marks[api.thread[marks] == thread]
-        opening = begins[api.thread[marks] == thread]
-        last = np.searchsorted(api.start[mine], api.start[calls], "right") - 1
-        open_now = (last >= 0) & opening[np.maximum(last, 0)]
-        inside |= open_now & (api.thread[calls] == thread)
+    for thread, (begin, end) in capture_spans(trace).items():
+        until = np.where(end >= 0, api.end[end], np.iinfo(np.int64).max)
+        during = covers(union(api.start[begin], until), api.start[calls])
+        inside |= during & (api.thread[calls] == thread)
     return inside
 
 
 def _shared(ids: Int64) -> Bool:
-    """Per id: does it occur more than once?"""
+    """Per id: does it occur more than once? 0 and less is no id."""
     _, which, count = np.unique(ids, return_inverse=True, return_counts=True)
-    return np.asarray(count[which] > 1)
+    return np.asarray((count[which] > 1) & (ids > 0))
 
 
 def check_window(
@@ -300,13 +296,20 @@ def check_steps(steps: Steps, trace: Trace, busy_ns: int) -> Iterator[Note]:
         yield Note("HG933", f"one GPU op holds {longest / busy_ns:.1%} of the busy time")
 
 
-def check_queue(waits: Int64, window_ns: int) -> Iterator[Note]:
-    """Idle time with the order for the next op long in hand.
+def check_parts(parts: Parts, window_ns: int) -> Iterator[Note]:
+    """What the causes themselves say about the trace.
 
     Args:
-        waits: lengths of the queue gaps in the window, ns.
+        parts: the pieces of a device's gaps in the window.
+        window_ns: length of the window.
     """
-    long = waits[waits > LONG_WAIT_NS]
+    length = parts.length
+    lost = int(length[parts.cause == Cause.UNATTRIBUTABLE].sum())
+    if lost * 20 > window_ns:
+        share = f"{lost / int(length.sum()):.0%}".replace("%", " %")
+        yield Note("HG926", f"{share} of the idle time has no launching call in the trace")
+    in_hand = np.isin(parts.cause, (Cause.QUEUE_GAP, Cause.LAUNCH_LATENCY))
+    long = length[in_hand & (length > LONG_WAIT_NS)]
     if int(long.sum()) * 20 > window_ns:
         yield Note(
             "HG935",

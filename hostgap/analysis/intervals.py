@@ -104,6 +104,11 @@ def cut(intervals: Intervals, boundaries: Int64) -> Pieces:
     return Pieces(start[keep], end[keep], interval[keep], cell[keep])
 
 
+def edges(merged: Intervals) -> Int64:
+    """All starts and ends of a merged set, which are sorted and distinct by themselves."""
+    return np.column_stack(merged).ravel()
+
+
 def overlap(intervals: Intervals, merged: Intervals) -> Int64:
     """How much of each of n intervals a merged set covers, n lengths in ns."""
     if len(merged.start) == 0 or len(intervals.start) == 0:

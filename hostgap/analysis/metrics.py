@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap import __version__
-from hostgap.analysis.attribution import blocking_calls
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.examine import Analysis, DeviceAnalysis, StreamAnalysis
 from hostgap.analysis.integrity import Verdict
 from hostgap.analysis.intervals import Intervals, clip, union
 from hostgap.analysis.parts import NONE, Parts
-from hostgap.analysis.sites import call_site, idle_sites
+from hostgap.analysis.sites import call_sites, idle_sites
 from hostgap.analysis.step_classes import summarize_steps
-from hostgap.analysis.syncs import closing_sync, find_syncs
+from hostgap.analysis.syncs import blocking_calls, closing_sync, find_syncs
 from hostgap.analysis.timeline import collectives
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, CopyKind, GpuKind, Memory, Role, Trace
@@ -55,7 +54,7 @@ def diagnose(analysis: Analysis) -> m.Diagnosis:
                 reasons=[m.Reason(code=n.code, text=n.text) for n in analysis.integrity.notes],
             ),
         ),
-        verdict="unmeasurable" if verdict is Verdict.UNMEASURABLE else None,
+        verdict=None,
         devices=devices,
         counts=count(trace, ops, calls),
         steps=summarize_steps(analysis, ops, calls),
@@ -69,19 +68,24 @@ def diagnose(analysis: Analysis) -> m.Diagnosis:
 
 
 def in_window(analysis: Analysis) -> tuple[Bool, Bool]:
-    """Masks over gpu_ops and api_calls: what belongs to the window.
+    """Masks over gpu_ops and api_calls: what belongs to the window and to the chosen devices.
 
     With steps these are the ops and calls of the chosen ones, without the synchronize with which
-    the profiler itself ends a recording.
+    the profiler itself ends a recording. A call belongs to the devices its ops ran on; one without
+    ops (a synchronize, an allocation) to all.
     """
     trace, steps = analysis.trace, analysis.steps
-    chosen_device = np.isin(trace.gpu_ops.device, list(analysis.devices))
+    gpu = trace.gpu_ops
+    ops = np.isin(gpu.device, list(analysis.devices))
+    calls = np.ones(len(trace.api_calls), np.bool_)
+    calls[gpu.call[~ops & (gpu.call >= 0)]] = analysis.options.device is None
+    calls[gpu.call[ops & (gpu.call >= 0)]] = True
     if analysis.options.window == "trace":
-        return chosen_device, np.ones(len(trace.api_calls), np.bool_)
+        return ops, calls
     low, high = analysis.chosen.start, analysis.chosen.stop
-    ops = (steps.op_step >= low) & (steps.op_step < high)
-    calls = (steps.call_step >= low) & (steps.call_step < high)
-    return ops & chosen_device, calls & ~closing_sync(trace)
+    ops &= (steps.op_step >= low) & (steps.op_step < high)
+    calls &= (steps.call_step >= low) & (steps.call_step < high)
+    return ops, calls & ~closing_sync(trace)
 
 
 def count(trace: Trace, ops: Bool, calls: Bool) -> m.Counts:
@@ -180,6 +184,7 @@ def _stream(
     trace: Trace, code: int, stream: StreamAnalysis, device: DeviceAnalysis, ops: Bool
 ) -> m.StreamMetrics:
     rows = stream.lane.rows[ops[stream.lane.rows]]
+    elsewhere = stream.gaps.total - device.gaps.total
     return m.StreamMetrics(
         stream=trace.streams[code],
         ops=len(rows),
@@ -187,27 +192,31 @@ def _stream(
         active_ns=device.high - device.low - stream.gaps.total,
         idle_ns=stream.gaps.total,
         gaps=_gaps(stream.gaps),
-        idle_by_cause=_by_cause(stream.parts),
+        idle_by_cause=_by_cause(device.parts)
+        | ({Cause.DEPENDENCY.label: elsewhere} if elsewhere else {}),
     )
 
 
 def _syncs(analysis: Analysis, calls: Bool) -> list[m.SyncSite]:
-    """Blocking calls put together by call, copy and site; the longest shadow first."""
-    trace, host = analysis.trace, analysis.host
+    """Blocking calls put together by call, copy and site; the longest shadow first.
+
+    The last call before the window counts with its shadow, which lies in the window.
+    """
+    trace = analysis.trace
     parts = [device.parts for device in analysis.devices.values()]
-    syncs = find_syncs(trace, parts, calls)
-    frames = host.call_sites(syncs.call)
+    syncs = find_syncs(trace, parts)
+    mine = calls[syncs.call]
     grouped: dict[tuple[str, int, m.Site | None], list[int]] = {}
-    for i, call in enumerate(syncs.call.tolist()):
-        site = call_site(host, call, int(frames[i]))
-        name = trace.names[trace.api_calls.name[call]]
+    shown = np.flatnonzero(mine | (syncs.shadow_ns > 0))
+    for i, site in zip(shown.tolist(), call_sites(analysis.host, syncs.call[shown]), strict=True):
+        name = trace.names[trace.api_calls.name[syncs.call[i]]]
         grouped.setdefault((name, int(syncs.copy[i]), site), []).append(i)
     result = [
         m.SyncSite(
             call=name,
             copy=COPY_LABELS[CopyKind(copy)],
-            count=len(rows),
-            blocked_ns=int(syncs.blocked_ns[rows].sum()),
+            count=int(mine[rows].sum()),
+            blocked_ns=int(syncs.blocked_ns[rows][mine[rows]].sum()),
             shadow_ns=int(syncs.shadow_ns[rows].sum()),
             site=site,
         )

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause, frame_parts
 from hostgap.analysis.host import CALL, OP, Host
-from hostgap.analysis.parts import Parts, sum_by
+from hostgap.analysis.parts import NONE, Parts, sum_by
 from hostgap.diagnosis.model import IdleSite, Site
-from hostgap.trace.model import HostKind
+from hostgap.trace.model import HostKind, Int32
 
-NONE = -1
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -36,15 +35,12 @@ def readable(name: str) -> str:
     return _ADDRESS.sub("", name)
 
 
-def op_chain(host: Host, thread: int, table: int, row: int) -> str | None:
-    """The framework ops around a host event, outermost first: `aten::item > aten::_local...`."""
+def op_chain(host: Host, call: int) -> str | None:
+    """The framework ops around an API call, outermost first: `aten::item > aten::_local...`."""
     trace = host.trace
-    if thread == NONE or table == NONE:
-        return None
-    events = host[thread]
-    found = np.flatnonzero((events.table == table) & (events.row == row))
+    events = host[int(trace.api_calls.thread[call])]
     chain: list[str] = []
-    at = int(found[0]) if len(found) else NONE
+    at = int(events.events_of(np.array([call]))[0])
     while at != NONE:
         row = events.row[at]
         if events.table[at] == OP and trace.host_ops.kind[row] == HostKind.OP:
@@ -53,12 +49,27 @@ def op_chain(host: Host, thread: int, table: int, row: int) -> str | None:
     return " > ".join(reversed(chain)) if chain else None
 
 
-def call_site(host: Host, call: int, frame: int) -> Site | None:
-    """Site of an API call: its user frame (a name code) where there is one, else its ops."""
-    if frame != NONE:
-        return site_of_frame(host.trace.names[frame])
-    chain = op_chain(host, int(host.trace.api_calls.thread[call]), CALL, call)
-    return site_of_op(chain) if chain else None
+def call_sites(host: Host, calls: Int32) -> list[Site | None]:
+    """Sites of n API calls: their user frame where there is one, else their ops."""
+    frames = host.call_sites(calls)
+    threads = host.trace.api_calls.thread[calls]
+    parents = np.full(len(calls), NONE, np.int64)
+    for code in np.unique(threads).tolist():
+        mine = np.flatnonzero(threads == code)
+        event = host[code].events_of(calls[mine])
+        parents[mine] = np.where(event >= 0, host[code].nested.parent[event], NONE)
+    known: dict[tuple[int, ...], Site | None] = {}
+    sites = []
+    for i, call in enumerate(calls.tolist()):
+        key = (int(frames[i]),) if frames[i] != NONE else (NONE, int(threads[i]), int(parents[i]))
+        if key not in known:
+            if frames[i] != NONE:
+                known[key] = site_of_frame(host.trace.names[frames[i]])
+            else:
+                chain = op_chain(host, call)
+                known[key] = site_of_op(chain) if chain else None
+        sites.append(known[key])
+    return sites
 
 
 def idle_sites(host: Host, parts: Parts, most: int) -> list[IdleSite]:

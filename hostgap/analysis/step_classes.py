@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import Intervals, cut
 from hostgap.analysis.parts import sum_by
-from hostgap.analysis.syncs import closing_sync
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, GpuKind, Int64, Role
 
@@ -34,6 +34,7 @@ def summarize_steps(analysis: Analysis, ops: Bool, calls: Bool) -> m.StepsSummar
             fill_ns=None,
             durations_ns=[],
             classes=[],
+            main_class=None,
             per_step=None,
         )
     chosen = list(analysis.chosen)
@@ -56,16 +57,16 @@ def summarize_steps(analysis: Analysis, ops: Bool, calls: Bool) -> m.StepsSummar
         fill_ns=int(durations[0]) if fill else None,
         durations_ns=durations[chosen].tolist(),
         classes=classes,
+        main_class=main.label,
         per_step=main.per_step,
     )
 
 
 def _per_step_counts(analysis: Analysis, ops: Bool, calls: Bool) -> dict[str, Int64]:
-    """One array per field of PerStep, with an entry per step of the trace."""
+    """One array per field of PerStep, with an entry per step of the trace; idle per device."""
     trace, steps = analysis.trace, analysis.steps
     api, gpu = trace.api_calls, trace.gpu_ops
     n = len(steps)
-    calls = calls & ~closing_sync(trace)
 
     def calls_of(role: Role) -> Int64:
         at = calls & (api.role == role) & (steps.call_step >= 0)
@@ -78,6 +79,7 @@ def _per_step_counts(analysis: Analysis, ops: Bool, calls: Bool) -> dict[str, In
         inside = (pieces.cell >= 0) & (pieces.cell < n)
         length = pieces.end - pieces.start
         idle += sum_by(pieces.cell[inside], length[inside], n)
+    idle //= max(1, len(analysis.devices))
     return {
         "launches": calls_of(Role.LAUNCH),
         "graph_launches": calls_of(Role.GRAPH_LAUNCH),
@@ -93,29 +95,71 @@ def _average(per_step: dict[str, Int64], members: list[int]) -> m.PerStep:
 
 
 def _classes(analysis: Analysis, per_step: dict[str, Int64]) -> dict[str, list[int]]:
-    """label -> steps. Alike are steps with the same annotation that run the same kernels.
+    """label -> steps. Alike are steps with the same annotation that run the same ops.
 
-    Where that makes more classes than anyone could read (every step a little different), the
-    annotation and the number of graph launches decide alone.
+    Where that makes more classes than anyone could read (every step a little different), steps of
+    one phase that launch as many graphs are alike when they launch about as much and keep the GPU
+    busy about as long: prefill and decode stay apart.
     """
-    fine: dict[tuple[object, ...], list[int]] = {}
-    coarse: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     signatures = _signatures(analysis)
     for step in analysis.chosen:
-        label = analysis.steps.marks.label[step]
-        if label.startswith("ProfilerStep#"):
-            label = ""
-        graphs = int(per_step["graph_launches"][step])
-        fine.setdefault((label, graphs, signatures.get(step)), []).append(step)
-        coarse.setdefault((label, graphs), []).append(step)
-    groups = fine if len(fine) <= MOST_CLASSES else coarse
+        label = _own_label(analysis, step)
+        alike.setdefault((label, signatures.get(step)), []).append(step)
+    groups = [(str(key[0]), members) for key, members in alike.items()]
+    if len(groups) > MOST_CLASSES:
+        groups = _coarser(analysis, per_step)
     named: dict[str, list[int]] = {}
     seen: Counter[str] = Counter()
-    for key, members in groups.items():
-        name = str(key[0]) or _describe(per_step, members)
+    for label, members in groups:
+        name = label or _describe(per_step, members)
         seen[name] += 1
         named[name if seen[name] == 1 else f"{name}, variant {seen[name]}"] = members
     return named
+
+
+def _coarser(analysis: Analysis, per_step: dict[str, Int64]) -> list[tuple[str, list[int]]]:
+    busy = np.diff(analysis.steps.boundaries) - per_step["idle_ns"]
+    launches = per_step["launches"]
+    by_phase: dict[tuple[str, int], list[int]] = {}
+    for step in analysis.chosen:
+        key = (phase(_own_label(analysis, step)), int(per_step["graph_launches"][step]))
+        by_phase.setdefault(key, []).append(step)
+    groups = []
+    for (label, _), members in by_phase.items():
+        members.sort(key=lambda step: (int(busy[step]), step))
+        group: list[int] = []
+        for step in members:
+            if group and not (
+                busy[step] <= 1.5 * busy[group[0]]
+                and abs(launches[step] - launches[group[0]]) <= 0.25 * launches[group[0]]
+            ):
+                groups.append((label, sorted(group)))
+                group = []
+            group.append(step)
+        groups.append((label, sorted(group)))
+    return groups
+
+
+def _own_label(analysis: Analysis, step: int) -> str:
+    """What a step's annotation says beyond its number."""
+    label = analysis.steps.marks.label[step]
+    return "" if label.startswith("ProfilerStep#") else label
+
+
+_VLLM = re.compile(r"context_(\d+)\D.*generation_(\d+)")
+
+
+def phase(label: str) -> str:
+    """The phase a serving engine's annotation names; other labels without their numbers.
+
+    vLLM: `execute_context_2(512)_generation_14(14)` runs 2 prefills and 14 decodes. SGLang:
+    `step[DECODE bs=16]`.
+    """
+    if match := _VLLM.search(label):
+        prefills, decodes = int(match[1]), int(match[2])
+        return "prefill" if not decodes else "decode" if not prefills else "prefill + decode"
+    return re.sub(r"\d+", "#", label)
 
 
 def _signatures(analysis: Analysis) -> dict[int, bytes]:

@@ -109,9 +109,11 @@ def _annotated(
         if ops.start[row] >= reach:
             outermost.append(row)
             reach = int(ops.end[row])
-    start = clock.to_gpu(ops.start[outermost])
+    start, end = clock.to_gpu(ops.start[outermost]), clock.to_gpu(ops.end[outermost])
     labels = tuple(trace.names[code] for code in ops.name[outermost])
-    return StepMarks("annotation", start, labels, int(thread))
+    # the last step may be followed by as much as any other was, and not by all the rest
+    stop = int(end[-1] + (start[1:] - end[:-1]).max()) if len(start) > 1 else None
+    return StepMarks("annotation", start, labels, int(thread), stop)
 
 
 def _whole(trace: Trace, clock: Clock) -> StepMarks:
@@ -239,8 +241,14 @@ class Steps:
         return range(1 if self.fill else 0, len(self))
 
 
-def assign_steps(trace: Trace, clock: Clock, marks: StepMarks) -> Steps:
-    """Give GPU ops and API calls their steps, and each step its period."""
+def assign_steps(
+    trace: Trace, clock: Clock, marks: StepMarks, devices: Sequence[int] | None = None
+) -> Steps:
+    """Give GPU ops and API calls their steps, and each step its period.
+
+    Args:
+        devices: codes of the devices whose ops end a period; None for all.
+    """
     gpu, api = trace.gpu_ops, trace.api_calls
     call_time = clock.to_gpu(api.start)
     call_step = _step_at(call_time, marks)
@@ -250,9 +258,10 @@ def assign_steps(trace: Trace, clock: Clock, marks: StepMarks) -> Steps:
     op_step = _step_at(begun, marks)
     n = len(marks.start)
     ends = np.full(n + 1, marks.start[0], np.int64)
-    mine = op_step >= 0
+    counts = np.ones(len(gpu), np.bool_) if devices is None else np.isin(gpu.device, devices)
+    mine = counts & (op_step >= 0)
     np.maximum.at(ends, op_step[mine] + 1, gpu.end[mine])
-    earlier = gpu.end[begun < marks.start[0]]
+    earlier = gpu.end[counts & (begun < marks.start[0])]
     if n >= MIN_STEPS_FOR_FILL and len(earlier):
         ends[0] = max(int(ends[0]), int(earlier.max()))  # the first step waits for older work
     boundaries = np.maximum.accumulate(ends)

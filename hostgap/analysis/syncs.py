@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.attribution import blocking_calls
-from hostgap.analysis.clock import download_syncs
 from hostgap.analysis.parts import NONE, Parts
-from hostgap.trace.model import Bool, CopyKind, Int8, Int32, Int64, Role, Trace
+from hostgap.trace.model import Bool, CopyKind, Int8, Int32, Int64, Memory, Role, Trace
+from hostgap.trace.vocabulary import BLOCKING_COPIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ class Syncs:
     shadow_ns: Int64
 
 
-def find_syncs(trace: Trace, parts: list[Parts], calls: NDArray[np.bool_]) -> Syncs:
-    """The blocking calls among `calls` (a mask over api_calls), with their shadows in `parts`."""
+def find_syncs(trace: Trace, parts: list[Parts]) -> Syncs:
+    """All blocking calls of a trace, with their shadows in `parts`."""
     api, gpu = trace.api_calls, trace.gpu_ops
     shadow = np.zeros(len(api), np.int64)
     for piece in parts:
@@ -40,7 +39,7 @@ def find_syncs(trace: Trace, parts: list[Parts], calls: NDArray[np.bool_]) -> Sy
     waits = download_syncs(trace)
     downloads = np.flatnonzero(waits >= 0)
     copy_of_call[waits[downloads]] = copy_of_call[downloads]
-    rows = np.flatnonzero(blocking_calls(trace) & calls)
+    rows = np.flatnonzero(blocking_calls(trace))
     return Syncs(
         rows.astype(np.int32),
         copy_of_call[rows],
@@ -64,3 +63,59 @@ def closing_sync(trace: Trace) -> Bool:
         name = trace.names[api.name[last]]
         closing[last] = name.endswith("DeviceSynchronize") and not launching[last:].any()
     return closing
+
+
+def blocking_calls(trace: Trace) -> Bool:
+    """Per API call: does it block its thread until the GPU has caught up?
+
+    Synchronize calls do, and copies that return only when they are done.
+    """
+    api = trace.api_calls
+    copies = np.array([BLOCKING_COPIES.fullmatch(name) is not None for name in trace.names])
+    if len(api) == 0:
+        return np.zeros(0, np.bool_)
+    return np.asarray((api.role == Role.SYNC) | ((api.role == Role.COPY) & copies[api.name]))
+
+
+def download_syncs(trace: Trace) -> Int64:
+    """For every API call: the stream synchronize that waits for its download, -1 without one.
+
+    `.item()`, `.cpu()` and `.tolist()` are a device-to-host cudaMemcpyAsync and then a
+    cudaStreamSynchronize, with nothing launched in between on that thread.
+
+    Returns:
+        One entry per row of `api_calls`.
+    """
+    api, gpu = trace.api_calls, trace.gpu_ops
+    waits = np.full(len(api), -1, np.int64)
+    down = np.zeros(len(api), np.bool_)
+    copies = (gpu.call >= 0) & (gpu.copy_kind == CopyKind.D2H)
+    down[gpu.call[copies & (gpu.dst_mem != Memory.DEVICE)]] = True
+    names = trace.names
+    stream_sync = np.array([n.endswith("StreamSynchronize") for n in names], np.bool_)
+    matters = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.SYNC))
+    rows = np.flatnonzero(matters)
+    rows = rows[np.argsort(api.thread[rows], kind="stable")]
+    first, second = rows[:-1], rows[1:]
+    pair = (
+        down[first]
+        & stream_sync[api.name[second]]
+        & (api.role[second] == Role.SYNC)
+        & (api.thread[first] == api.thread[second])
+    )
+    waits[first[pair]] = second[pair]
+    return waits
+
+
+def capture_spans(trace: Trace) -> dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """thread -> the calls that began captures, and those that ended them (-1: none did)."""
+    api = trace.api_calls
+    marks = np.flatnonzero(api.role == Role.CAPTURE)
+    begins = np.array(["BeginCapture" in trace.names[code] for code in api.name[marks]], np.bool_)
+    spans = {}
+    for thread in np.unique(api.thread[marks]).tolist():
+        mine = marks[api.thread[marks] == thread]
+        opening = np.flatnonzero(begins[api.thread[marks] == thread])
+        after = np.append(mine, NONE)[opening + 1]
+        spans[thread] = (mine[opening], after)
+    return spans

@@ -94,7 +94,7 @@ def _syncs(analysis: Analysis) -> pd.DataFrame:
 
     trace = analysis.trace
     parts = [device.parts for device in analysis.devices.values()]
-    syncs = find_syncs(trace, parts, np.ones(len(trace.api_calls), np.bool_))
+    syncs = find_syncs(trace, parts)
     names = np.array(trace.names, dtype=object)
     return pd.DataFrame(
         {
@@ -159,11 +159,10 @@ def _gap_parts(analysis: Analysis) -> pd.DataFrame:
     first = 0  # row of `gaps` at which this device's begin
     for device in analysis.devices.values():
         parts = device.parts
-        gap = np.searchsorted(device.gaps.start, parts.start, "right") - 1 + first
         frames.append(
             pd.DataFrame(
                 {
-                    "gap": gap,
+                    "gap": parts.gap + first,
                     "start": parts.start,
                     "end": parts.end,
                     "cause": pd.Categorical.from_codes(

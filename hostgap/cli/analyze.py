@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -86,7 +86,7 @@ def command(
     format: str | None,
     outputs: tuple[Path, ...],
     force: bool,
-    window: str,
+    window: Literal["steps", "trace"],
     steps: tuple[int | None, int | None] | None,
     step_marker: str | None,
     device: str | None,
@@ -107,9 +107,11 @@ def command(
     for path in outputs:
         refuse_existing(path, force=force)
     if steps is not None and window == "trace":
-        raise click.UsageError("--steps and --window trace exclude each other", ctx)
+        if ctx.get_parameter_source("window") is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("--steps and --window trace exclude each other", ctx)
+        window = "steps"  # asked for on the command line, against the configuration
     options = Options(
-        window="trace" if window == "trace" else "steps",
+        window=window,
         steps=steps,
         step_marker=step_marker,
         device=device,
@@ -120,7 +122,8 @@ def command(
 
     for path, kind in zip(outputs, kinds, strict=True):
         _write(diagnosis, path, kind, force=force)
-    if format is not None or not outputs:
+    chosen = ctx.get_parameter_source("format") is click.core.ParameterSource.COMMANDLINE
+    if chosen or not outputs:
         _print(diagnosis, format or "text")
     unmeasurable = diagnosis.trace.integrity.verdict == "unmeasurable"
     return EXIT_UNMEASURABLE if unmeasurable else 0

@@ -118,7 +118,7 @@ class DeviceMetrics(_Base, frozen=True):
 
 
 class Copies(_Base, frozen=True):
-    """Copies by direction, and how many involve pageable memory."""
+    """Copies by direction (`d2d` includes peer to peer), and how many involve pageable memory."""
 
     h2d: int
     d2h: int
@@ -138,7 +138,7 @@ class Counts(_Base, frozen=True):
 
 
 class PerStep(_Base, frozen=True):
-    """Averages per step of one class."""
+    """Averages per step of one class; `idle_ns` per device."""
 
     launches: float
     graph_launches: float
@@ -160,8 +160,8 @@ class StepClass(_Base, frozen=True):
 class StepsSummary(_Base, frozen=True):
     """The steps of the window, `count` of the trace's `total`.
 
-    `per_step` is of the class that took the most time. `fill_ns` is the period of the first step
-    where that was left out because it fills the pipeline.
+    `per_step` is of `main_class`, the class that took the most time. `fill_ns` is the period of the
+    first step where that was left out because it fills the pipeline.
     """
 
     count: int
@@ -171,6 +171,7 @@ class StepsSummary(_Base, frozen=True):
     fill_ns: int | None
     durations_ns: list[int]
     classes: list[StepClass]
+    main_class: str | None
     per_step: PerStep | None
 
 

@@ -158,8 +158,7 @@ def count_line(diagnosis: Diagnosis) -> str:
     if per_step(diagnosis) and average is not None:
         head = "Per step"
         if len(diagnosis.steps.classes) > 1:
-            main = next(c for c in diagnosis.steps.classes if c.per_step == average)
-            head = f"Per step of {printable(main.label)}"
+            head = f"Per step of {printable(diagnosis.steps.main_class or '')}"
         values = (
             average.launches,
             average.graph_launches,
@@ -253,7 +252,8 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
 def mostly(diagnosis: Diagnosis) -> str:
     """One sentence on the family of causes that holds most of the idle time, "" without one.
 
-    A blocking call answers for its shadow too.
+    A blocking call answers for its shadow too. Under a profiler graph launches are several times as
+    long, and the waits behind them too: of a step that runs in graphs nothing is said of those.
     """
     device = main_device(diagnosis)
     if device is None or device.idle_ns * 20 < device.window_ns:
@@ -265,6 +265,8 @@ def mostly(diagnosis: Diagnosis) -> str:
     shadow = min(sum(s.shadow_ns for s in diagnosis.syncs), totals["the host launches too slowly"])
     totals["the host waits for the GPU"] += shadow
     totals["the host launches too slowly"] -= shadow
+    if (diagnosis.capture.gpu_ops_in_graphs or 0) > 0.5:
+        del totals["the host waits for the GPU"], totals["the host launches too slowly"]
     what, ns = max(totals.items(), key=lambda item: item[1])
     if ns * 2 < device.idle_ns:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 from typing import IO, Any
 
 from rich.console import Console
@@ -181,5 +182,5 @@ def _hint(diagnosis: Diagnosis) -> str:
         return "Record with profile(..., with_stack=True) to see lines of your own code."
     if diagnosis.trace.file == "stdin":
         return ""
-    name = s.printable(diagnosis.trace.file)
+    name = s.printable(shlex.quote(diagnosis.trace.file))
     return f"Every figure: hostgap analyze {name} --format json"

@@ -98,10 +98,6 @@ class _Table:
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             yield f.name, getattr(self, f.name)
 
-    def take(self, rows: NDArray[Any]) -> Any:
-        """The same table with only `rows` (a mask or an index array), in that order."""
-        return type(self)(*(column[rows] for _, column in self.columns()))
-
 
 @dataclass(frozen=True, slots=True)
 class GpuOps(_Table):
