@@ -78,7 +78,7 @@ def lenient(text: bytes) -> tuple[Event | None, set[str]] | None:
         repairs.add("bytes that are not UTF-8")
         decoded = text.decode("utf-8", "replace")
     raw = decoded.encode("utf-8")
-    if _BAD_ESCAPE.search(raw):
+    if b"\\" in raw and _BAD_ESCAPE.search(raw):
         repaired = _STRING.sub(_literal_backslashes, raw)
         if repaired != raw:
             repairs.add("invalid escapes")
