@@ -35,6 +35,8 @@ WAIT, GC, COMPILE = (
 BY_FRAME = {WAIT: Cause.INPUT_WAIT, GC: Cause.GC, COMPILE: Cause.COMPILE}
 DULL = (Cause.UNTRACED, Cause.INPUT_WAIT)  # nobody to hand anything off to
 
+Piece = tuple[int, int, Cause, int]  # start, end, cause, and the blocking call to blame or -1
+
 
 @dataclass(frozen=True)
 class HostEvent:
@@ -111,11 +113,11 @@ class Oracle:
             at = max(at, end, start)
         return [gap for gap in found if gap[1] > gap[0]]
 
-    def next_op(self, ops: list[int], at: int, *, whole_device: bool) -> int | None:
+    def next_op(self, ops: list[int], at: int) -> int | None:
         """The op that ends a gap: not a side stream's copy, not a collective."""
         later = [i for i in ops if self.start[i] >= at]
-        if not later or not whole_device:
-            return later[0] if later else None
+        if not later:
+            return None
         work = [i for i in ops if self.kind[i] in (GpuKind.KERNEL, GpuKind.GRAPH)]
         work = [i for i in work if not self.collective[i]]
         time: Counter[int] = Counter()
@@ -130,12 +132,10 @@ class Oracle:
                 return kernels[0]
         return found
 
-    def attribute(
-        self, ops: list[int], low: int, high: int, *, device: list[int] | None = None
-    ) -> list[tuple[int, int, Cause, int]]:
-        """Pieces (start, end, cause, blame) of all gaps; `device`: the ops around a stream's."""
+    def attribute(self, ops: list[int], low: int, high: int) -> list[Piece]:
+        """Pieces (start, end, cause, blame) of all gaps."""
         gaps = self.gaps(ops, low, high)
-        ended_by = [self.next_op(ops, end, whole_device=device is None) for _, end in gaps]
+        ended_by = [self.next_op(ops, end) for _, end in gaps]
         calls = [self.of[k] if k is not None else -1 for k in ended_by]
         internal = [
             c >= 0
@@ -148,7 +148,7 @@ class Oracle:
             if inside:
                 usual.setdefault(c, []).append(g1 - g0)
         everywhere = [length for lengths in usual.values() for length in lengths]
-        pieces: list[tuple[int, int, Cause, int]] = []
+        pieces: list[Piece] = []
         for (g0, g1), k, c, inside in zip(gaps, ended_by, calls, internal, strict=True):
             if k is not None and c < 0:
                 launched = [i for i in self.ops if self.of[i] >= 0]
@@ -170,25 +170,11 @@ class Oracle:
                 until = min(self.call_end[c], g1)
                 pieces += self.host_part(g0, until, self.call_thread[c])
                 pieces.append((until, g1, Cause.LAUNCH_LATENCY, -1))
-        return [p for piece in pieces for p in self.dependencies(piece, device) if p[1] > p[0]]
-
-    def dependencies(
-        self, piece: tuple[int, int, Cause, int], device: list[int] | None
-    ) -> list[tuple[int, int, Cause, int]]:
-        """A queue gap of a stream, while the device works elsewhere."""
-        start, end, cause, blame = piece
-        if device is None or cause is not Cause.QUEUE_GAP:
-            return [piece]
-        edges = {t for i in device for t in (self.start[i], self.end[i]) if start < t < end}
-        out = []
-        for a, b in _between(start, end, edges):
-            works = any(self.start[i] <= a < self.end[i] for i in device)
-            out.append((a, b, Cause.DEPENDENCY if works else cause, blame))
-        return out
+        return [piece for piece in pieces if piece[1] > piece[0]]
 
     # --- the host -----------------------------------------------------------------------------
 
-    def host_part(self, low: int, high: int, thread: int) -> list[tuple[int, int, Cause, int]]:
+    def host_part(self, low: int, high: int, thread: int) -> list[Piece]:
         edges = {t for events in self.events.values() for e in events for t in (e.start, e.end)}
         edges |= {t for span in self.overheads for t in span} | set(self.stepping)
         culprit = self.blocked_in(thread, low)
@@ -207,25 +193,21 @@ class Oracle:
             cause = self.innermost(t, thread)
             threads = self.trace.threads
             mates = [o for o in self.events if threads[o].process == threads[thread].process]
-        helper = -1
-        if cause is Cause.UNTRACED:
-            helper = self.step_thread if self.step_thread in mates else -1
-        elif cause is Cause.INPUT_WAIT:
-            helper = next((o for o in mates if o != thread), -1)
-        if helper not in (-1, thread):
-            theirs = self.innermost(t, helper)
-            cause = cause if theirs in DULL else theirs
+        if cause is Cause.UNTRACED and self.step_thread in mates:
+            cause = self.innermost(t, self.step_thread)
+        if cause is Cause.INPUT_WAIT:
+            theirs = [self.innermost(t, o) for o in mates if o != thread]
+            cause = next((c for c in theirs if c not in DULL), cause)
         silent = cause is Cause.UNTRACED and len(self.trace.frames) == 0
         return Cause.PYTHON if silent and self.stepping[0] <= t < self.stepping[1] else cause
 
     def innermost(self, t: int, thread: int) -> Cause:
-        """The innermost event's cause; compiling is inherited by all but calls, waits by frames."""
+        """The innermost event's cause; all but calls inherit that of compiling and of waits."""
         around = [e for e in self.events[thread] if e.start <= t < e.end]
         around.sort(key=lambda e: (e.start, -e.end, e.rank, e.row))
         cause, inherited = Cause.UNTRACED, False
         for event in around:
-            takes = inherited and (event.rank == 0 or (event.rank == 1 and cause is Cause.COMPILE))
-            if not takes:
+            if not (inherited and event.rank < 2):
                 cause = event.cause
                 inherited = event.rank < 2 and cause in (Cause.COMPILE, Cause.INPUT_WAIT)
         return cause

@@ -100,7 +100,7 @@ def test_bounds_that_contradict_each_other() -> None:
     analysis = examine(trace)
     causes = set(analysis.devices[0].parts.by_cause())
     assert causes == {Cause.UNATTRIBUTABLE}
-    assert [note.code for note in analysis.integrity.notes] == ["HG904"]
+    assert [note.code for note in analysis.integrity.notes] == ["HG904", "HG926"]
 
 
 def test_drift_of_more_than_one_percent_is_no_clock() -> None:

@@ -60,7 +60,6 @@ def late(*events: Event) -> dict[str, int]:
         ("cudaHostAlloc", "host_alloc"),
         ("cudaFree", "free"),
         ("cuModuleLoadData", "compile"),
-        ("cudaStreamBeginCapture", "capture"),
         ("cudaGraphInstantiate", "capture"),
         (LAUNCH, "launch_call"),
         ("cudaEventRecord", "api_call"),
@@ -134,13 +133,30 @@ def test_all_of_compiling_is_compiling_but_for_cuda_calls() -> None:
     assert late(STEP, *events) == {"compile": 350, "alloc": 50, "python": HOST - 400}
 
 
-def test_a_data_loader_in_the_process_waits_for_its_own_python() -> None:
+def test_while_a_thread_captures_its_launches_run_nothing() -> None:
+    events = [
+        call("cudaStreamBeginCapture", 200, 210),
+        op("aten::mm", 220, 300),
+        call(LAUNCH, 230, 240, 7),
+        call("cudaMalloc", 310, 350),
+        call("cudaStreamEndCapture", 390, 400),
+        op("aten::mm", 450, 500),
+    ]
+    assert late(STEP, *events) == {
+        "capture": 160,
+        "alloc": 40,  # a call that takes effect at once is what it is
+        "dispatch": 50,
+        "python": HOST - 250,
+    }
+
+
+def test_a_data_loader_in_the_process_is_a_wait_with_all_it_runs() -> None:
     events = [
         op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 600),
         frame("user.py(9): __getitem__", 250, 300),
         op("aten::stack", 350, 400),
     ]
-    assert late(STEP, *events) == {"input_wait": 350, "dispatch": 50, "python": HOST - 400}
+    assert late(STEP, *events) == {"input_wait": 400, "python": HOST - 400}
 
 
 # --- without stacks, outside everything -----------------------------------------------------------

@@ -17,7 +17,6 @@ from hostgap.analysis.examine import (
     Analysis,
     DeviceAnalysis,
     Options,
-    StreamAnalysis,
     examine,
 )
 from hostgap.analysis.parts import Parts
@@ -33,14 +32,6 @@ FEWER = settings(MANY, max_examples=60)
 NOW = 1_760_000_000_000_000_000  # ns since 1970, where floats step by 256 ns
 
 
-def windows(analysis: Analysis) -> list[tuple[DeviceAnalysis, DeviceAnalysis | StreamAnalysis]]:
-    out: list[tuple[DeviceAnalysis, DeviceAnalysis | StreamAnalysis]] = []
-    for device in analysis.devices.values():
-        out.append((device, device))
-        out += [(device, stream) for stream in device.streams.values()]
-    return out
-
-
 def active(trace: Trace, rows: np.ndarray, low: int, high: int) -> int:
     """Busy ns of some ops in [low, high), by sweeping over their edges."""
     spans = zip(trace.gpu_ops.start[rows].tolist(), trace.gpu_ops.end[rows].tolist(), strict=True)
@@ -52,13 +43,12 @@ def active(trace: Trace, rows: np.ndarray, low: int, high: int) -> int:
 
 
 def check_identity(analysis: Analysis) -> None:
-    for device, part in windows(analysis):
-        by_cause = part.parts.by_cause()
-        idle = sum(by_cause.values())
-        busy = active(analysis.trace, part.lane.rows, device.low, device.high)
-        assert busy + idle == device.high - device.low
+    for device in analysis.devices.values():
+        by_cause = device.parts.by_cause()
+        busy = active(analysis.trace, device.lane.rows, device.low, device.high)
+        assert busy + sum(by_cause.values()) == device.high - device.low
         assert all(isinstance(cause, Cause) and ns > 0 for cause, ns in by_cause.items())
-        check_cover(part.parts, device, analysis.trace, part.lane.rows)
+        check_cover(device.parts, device, analysis.trace, device.lane.rows)
 
 
 def check_cover(parts: Parts, device: DeviceAnalysis, trace: Trace, rows: np.ndarray) -> None:
@@ -119,7 +109,11 @@ def test_the_steps_idle_adds_up_to_the_windows(events: list[Event]) -> None:
     trace = build(events)
     everything = analyze(trace, Options(steps=(None, None)))
     per_step = sum(c.per_step.idle_ns * len(c.steps) for c in everything.steps.classes)
-    assert round(per_step) == sum(device.idle_ns for device in everything.devices)
+    # per step and device, in whole ns
+    missing = sum(device.idle_ns for device in everything.devices) - per_step * len(
+        everything.devices
+    )
+    assert -0.01 < missing < len(everything.devices) * everything.steps.count
     single = [
         sum(d.idle_ns for d in analyze(trace, Options(steps=(k, k + 1))).devices)
         for k in range(everything.steps.count)
@@ -147,6 +141,10 @@ def test_figures_agree_with_each_other(events: list[Event], window: str) -> None
         for stream in device.streams:
             assert stream.active_ns + stream.idle_ns == device.window_ns
             assert sum(stream.idle_by_cause.values()) == stream.idle_ns
+            # where the device idles so does the stream, for the same reasons
+            elsewhere = stream.idle_by_cause.pop("dependency", 0)
+            assert stream.idle_by_cause == device.idle_by_cause
+            assert elsewhere == device.active_ns - stream.active_ns
     assert sum(s.shadow_ns for s in diagnosis.syncs) <= sum(d.idle_ns for d in diagnosis.devices)
 
 
@@ -186,12 +184,6 @@ def check_oracle(analysis: Analysis) -> None:
         low, high = min(device.low, device.lane.first), max(device.high, device.lane.last)
         expected = clipped(oracle.attribute(ops, low, high), device.low, device.high)
         assert found(device.parts) == totals(expected)
-        if len(device.streams) < 2:
-            continue
-        for stream, part in device.streams.items():
-            own = [i for i in ops if oracle.stream[i] == stream]
-            pieces = oracle.attribute(own, low, high, device=ops)
-            assert found(part.parts) == totals(clipped(pieces, device.low, device.high))
 
 
 @MANY

@@ -84,7 +84,7 @@ def test_a_window_without_length_gives_a_reason_and_no_number() -> None:
 def test_nothing_recorded_gives_no_device() -> None:
     diagnosis = whole(call(LAUNCH, 0, 10, 1))
     assert diagnosis.devices == []
-    assert diagnosis.verdict == "unmeasurable"
+    assert diagnosis.trace.integrity.verdict == "unmeasurable"
     assert diagnosis.cost_factor is None
     assert (diagnosis.steps.count, diagnosis.steps.per_step) == (0, None)
     assert diagnosis.counts.launches == 1
@@ -95,6 +95,19 @@ def test_gpu_work_before_the_first_step_only() -> None:
     assert diagnosis.steps.count == 1
     assert diagnosis.devices[0].window_ns == 0
     assert diagnosis.devices[0].kernel_utilization is None
+
+
+def test_a_window_without_length_inside_a_gap() -> None:
+    events = [kernel(0, 5), kernel(30, 40), note("ProfilerStep#0", 10, 20)]
+    (device,) = analyze(build(events), Options(steps=(0, 1))).devices
+    assert device.active_ns + device.idle_ns == device.window_ns
+    diagnosis = analyze(build(kernel(0, 5), kernel(30, 40), steps(10, 20, length=5)))
+    assert sum(d.window_ns for d in diagnosis.devices) >= 0
+
+
+def test_a_wait_of_no_length_on_a_thread_of_its_own() -> None:
+    (sync,) = whole(kernel(0, 5), call(DEVICE_SYNC, 11, 11, thread=(1, 2))).syncs
+    assert (sync.count, sync.blocked_ns, sync.site) == (1, 0, None)
 
 
 def test_the_median_latency_needs_twenty_samples() -> None:
@@ -195,7 +208,7 @@ def test_steps_of_one_name_that_run_other_kernels_are_apart() -> None:
         ]
     diagnosis = analyze(build(events))
     assert [c.steps for c in diagnosis.steps.classes] == [[1, 3], [2]]
-    assert [c.label for c in diagnosis.steps.classes] == ["1 launch", "1 launch (2)"]
+    assert [c.label for c in diagnosis.steps.classes] == ["1 launch", "1 launch, variant 2"]
 
 
 def test_too_many_classes_are_no_classes() -> None:
@@ -239,6 +252,9 @@ def item_loop(n: int) -> list[Event]:
 
 
 def test_syncs_are_put_together_by_call_and_site() -> None:
+    (sync,) = analyze(build(item_loop(4))).syncs
+    # the window begins in the shadow of the last wait before it
+    assert (sync.count, sync.blocked_ns, sync.shadow_ns) == (3, 3 * 200, 3 * 590)
     (sync,) = analyze(build(item_loop(4)), WHOLE).syncs
     assert (sync.call, sync.copy, sync.count) == (STREAM_SYNC, "d2h", 4)
     assert sync.blocked_ns == 4 * 200

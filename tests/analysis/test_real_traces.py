@@ -37,13 +37,9 @@ def device_of(name: str, window: str = "steps") -> DeviceMetrics:
 
 def residuals(analysis: Analysis) -> Iterator[int]:
     for device in analysis.devices.values():
-        for part in (device, *device.streams.values()):
-            busy = part.lane.busy
-            inside = busy.end.clip(device.low, device.high) - busy.start.clip(
-                device.low, device.high
-            )
-            idle = sum(part.parts.by_cause().values())
-            yield device.high - device.low - int(inside.sum()) - idle
+        busy, low, high = device.lane.busy, device.low, device.high
+        inside = busy.end.clip(low, high) - busy.start.clip(low, high)
+        yield high - low - int(inside.sum()) - sum(device.parts.by_cause().values())
 
 
 # --- the bundled ones -----------------------------------------------------------------------------
@@ -165,6 +161,9 @@ def test_public_traces(path: Path) -> None:
         assert set(residuals(examine(trace, options))) <= {0}
         for device in analyze(trace, options).devices:
             assert sum(device.idle_by_cause.values()) == device.idle_ns
+            for stream in device.streams:
+                assert stream.active_ns + stream.idle_ns == device.window_ns
+                assert sum(stream.idle_by_cause.values()) == stream.idle_ns
             for share in (
                 device.kernel_utilization,
                 device.active_utilization,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from hostgap.analysis.analyze import analyze
 from hostgap.analysis.causes import frame_parts, is_user_frame
 from hostgap.analysis.examine import Options, examine
-from hostgap.analysis.sites import call_site, idle_sites, readable, site_of_frame
+from hostgap.analysis.sites import call_sites, idle_sites, readable, site_of_frame
 from hostgap.diagnosis.model import IdleSite
 from tests.analysis.build import LAUNCH, STREAM_SYNC, Event, build, call, frame, kernel, op
 
@@ -109,8 +110,7 @@ def test_the_site_of_a_call() -> None:
     )
     host = examine(trace, WHOLE).host
     rows = [int(r) for r in (trace.api_calls.correlation > 6).nonzero()[0]]
-    frames = host.call_sites(trace.api_calls.correlation[rows] * 0 + rows)
-    sites = [call_site(host, row, int(f)) for row, f in zip(rows, frames, strict=True)]
+    sites = call_sites(host, np.array(rows, np.int32))
     assert sites[0] == site_of_frame("user.py(1): f")
     assert sites[1] is not None
     assert sites[1].op == "aten::item > aten::_local_scalar_dense"
