@@ -191,6 +191,11 @@ def test_a_stream_synchronize_behind_a_download_waits_for_it() -> None:
     assert lowest(*item) == 20
 
 
+def test_with_two_streams_it_may_be_the_other_that_is_waited_for() -> None:
+    item = [call(COPY_CALL, 0, 10, 1), copy(20, 100, 1, D2H), call(STREAM_SYNC, 20, 80)]
+    assert lowest(*item, kernel(30, 40, stream=9)) is None
+
+
 @pytest.mark.parametrize(
     ("events", "expected"),
     [

@@ -181,6 +181,12 @@ def test_the_profilers_own_work_stops_every_thread() -> None:
     assert late(STEP, overhead("Buffer Flush", 200, 300)) == {"profiler": 100, "python": HOST - 100}
 
 
+@pytest.mark.parametrize(("process", "stops"), [(1, True), (-1, True), (2, False)])
+def test_of_which_process_the_profiler_stops_the_threads(process: int, stops: bool) -> None:
+    found = late(STEP, overhead("Buffer Flush", 200, 300, thread=(process, 9)))
+    assert found == ({"profiler": 100, "python": HOST - 100} if stops else {"python": HOST})
+
+
 def test_loading_kernels_is_compiling_whatever_encloses_it() -> None:
     events = [call("cudaFuncSetAttribute", 150, 350), overhead("Lazy Function Loading", 200, 300)]
     assert late(STEP, *events) == {"compile": 100, "api_call": 100, "python": HOST - 200}

@@ -6,6 +6,7 @@ import pytest
 
 from hostgap.analysis.analyze import analyze
 from hostgap.analysis.examine import Options
+from hostgap.analysis.step_classes import phase
 from hostgap.diagnosis.model import Diagnosis, StepClass
 from hostgap.errors import HostgapError
 from tests.analysis.build import (
@@ -219,6 +220,32 @@ def test_too_many_classes_are_no_classes() -> None:
             kernel(1_000 * i + 20, 1_000 * i + 90, i + 1, f"kernel{i}"),
         ]
     assert [c.steps for c in analyze(build(events)).steps.classes] == [list(range(1, 10))]
+
+
+def test_too_many_classes_still_keep_phases_and_sizes_apart() -> None:
+    """Twelve steps of one name with kernels of their own: four launch eight times as much."""
+    events: list[Event] = [*steps(*range(0, 13_000, 1_000))]
+    for i in range(13):
+        for k in range(8 if i in (1, 4, 7, 10) else 1):
+            at, id = 1_000 * i + 60 * k, 10 * i + k + 1
+            events += [call(LAUNCH, at, at + 10, id), kernel(at + 20, at + 70, id, f"k{i}")]
+    found = [c.steps for c in analyze(build(events)).steps.classes]
+    assert sorted(found) == [[1, 4, 7, 10], [2, 3, 5, 6, 8, 9, 11, 12]]
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("execute_context_2(512)_generation_0(0)", "prefill"),
+        ("execute_context_0(0)_generation_14(14)", "decode"),
+        ("execute_context_2(512)_generation_14(14)", "prefill + decode"),
+        ("step[DECODE bs=16]", "step[DECODE bs=#]"),
+        ("train 7", "train #"),
+        ("", ""),
+    ],
+)
+def test_phases(label: str, expected: str) -> None:
+    assert phase(label) == expected
 
 
 def test_the_summary_of_steps() -> None:

@@ -88,6 +88,20 @@ def test_ops_launched_after_an_annotations_end_belong_to_the_step_before() -> No
     assert result.boundaries.tolist() == [0, 110, 210, 310]
 
 
+def test_the_last_step_is_followed_by_as_much_as_any_other_was() -> None:
+    """Up to 60 ns passed between an annotation's end and the next one; then the work is not its."""
+    trace = build(
+        steps(0, 100, 200, length=40),
+        *(launch(10 + 100 * i, i + 1) for i in range(3)),
+        launch(295, 8, "sample"),
+        launch(310, 9, "something else"),
+    )
+    result = found(trace)
+    assert names(trace, result, 2) == ["k", "sample"]
+    assert result.op_step.tolist() == [0, 1, 2, 2, -1]
+    assert result.boundaries[-1] == 345
+
+
 def test_ops_that_run_after_the_next_step_began_stay_with_their_launcher() -> None:
     trace = build(
         steps(0, 100, 200),
@@ -137,6 +151,19 @@ def test_work_after_the_last_cycle_does_not_move_the_first() -> None:
     result = found(trace)
     assert result.op_step[-1] == -1
     assert result.boundaries.tolist() == [0, 130, 1_130, 2_130, 3_130]
+
+
+def test_only_the_chosen_devices_ops_end_periods() -> None:
+    trace = build(
+        steps(0, 100, 200),
+        *(launch(10 + 100 * i, i + 1) for i in range(3)),
+        *(call(LAUNCH, 50 + 100 * i, 55 + 100 * i, i + 11) for i in range(3)),
+        *(kernel(60 + 100 * i, 95 + 100 * i, i + 11, device=1) for i in range(3)),
+    )
+    marks = find_steps(trace, Clock())
+    assert assign_steps(trace, Clock(), marks, [0]).boundaries.tolist() == [0, 60, 160, 260]
+    assert assign_steps(trace, Clock(), marks).boundaries.tolist() == [0, 95, 195, 295]
+    assert [d.window_ns for d in analyze(trace, Options(device=1)).devices] == [200]
 
 
 def test_a_step_without_gpu_work_has_no_length() -> None:
