@@ -5,9 +5,9 @@ The public API is small and loads its heavy parts (numpy, the readers) on first 
 
     import hostgap
     trace = hostgap.load_trace("decode.pt.trace.json.gz")
-    trace.frame("gpu_ops")            # a pandas DataFrame; times are int64 ns
+    trace.table("gpu_ops")            # a pandas DataFrame; times are int64 ns
     diagnosis = hostgap.analyze(trace)   # what `hostgap analyze --format json` prints
-    hostgap.examine(trace).frame("gap_parts")    # every idle interval, cut by cause
+    hostgap.examine(trace).table("gap_parts")    # every idle interval, cut by cause
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock
 from hostgap.analysis.host import CALL, Host, sweep
 from hostgap.analysis.intervals import Intervals, covers, edges, overlap, union
-from hostgap.analysis.parts import NONE, Parts, bare, joined, sum_by
+from hostgap.analysis.parts import NONE, Parts, bare, in_order, sum_by, together
 from hostgap.analysis.syncs import blocking_calls, capture_spans, download_syncs
 from hostgap.analysis.timeline import Lane, collectives
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
@@ -113,7 +113,7 @@ class Attribution:
             internal = self._graph_internal(gaps, call, known)
             parts.append(_of(gaps, index[internal], Cause.GRAPH_INTERNAL))
             parts.append(_of(gaps, index[(known & ~internal) | trailing], Cause.UNATTRIBUTABLE))
-            return joined(parts)
+            return in_order(parts)
 
         internal = self._graph_internal(gaps, call, known)
         stalled = internal & self._stalled(gaps, call, internal)
@@ -136,7 +136,8 @@ class Attribution:
         held = until > gaps.start[late]
         host = self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
         parts.append(host)
-        return joined(parts)
+        del host
+        return in_order(parts)
 
     # --- which op, which call ----------------------------------------------------------------
 
@@ -232,7 +233,7 @@ class Attribution:
             parts.append(self._with_shadows(swept, gap[mine], windows.start, int(code)))
         if not parts:
             return bare(gap, start, end, Cause.UNTRACED)
-        return self._named_python(joined(parts))
+        return self._named_python(together(parts))
 
     def _sweep(self, code: int, gap: NDArray[np.generic], windows: Intervals) -> Parts:
         if code == NONE:
@@ -302,7 +303,7 @@ class Attribution:
             )
         )
         taken = replace(taken, gap=origin.gap, start=new.start, end=new.end)
-        return joined([parts.take(~which), taken])
+        return together([parts.take(~which), taken])
 
     def _busiest(self, code: int, waits: Intervals) -> int | None:
         """The other thread of the process that did the most work during the waits."""
@@ -357,7 +358,7 @@ class Attribution:
         inside = covers(self._stepping, pieces.start)
         code = np.where(inside, Cause.PYTHON, Cause.UNTRACED).astype(np.int8)
         named = replace(pieces, cause=code)
-        return joined([parts.take(parts.cause != Cause.UNTRACED), named])
+        return together([parts.take(parts.cause != Cause.UNTRACED), named])
 
     def _overlaid(self, parts: Parts, code: int) -> Parts:
         """Causes that lie over whatever the thread seems to do.

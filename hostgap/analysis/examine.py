@@ -93,18 +93,18 @@ class Analysis:
     devices: dict[int, DeviceAnalysis]
     host: Host
 
-    def frame(self, table: str) -> pd.DataFrame:
+    def table(self, name: str) -> pd.DataFrame:
         """One table as a pandas DataFrame; see `hostgap.analysis.tables`.
 
         Args:
-            table: gpu_ops, api_calls, host_ops, frames, syncs, steps, gaps, gap_parts or sites.
+            name: gpu_ops, api_calls, host_ops, frames, syncs, steps, gaps, gap_parts or sites.
 
         Raises:
             HostgapError: there is no such table.
         """
         from hostgap.analysis import tables
 
-        return tables.table(self, table)
+        return tables.table(self, name)
 
 
 def examine(trace: Trace, options: Options | None = None) -> Analysis:

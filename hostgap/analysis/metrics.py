@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from hostgap import __version__
 from hostgap.analysis.causes import Cause
-from hostgap.analysis.examine import Analysis, DeviceAnalysis, StreamAnalysis
+from hostgap.analysis.examine import Analysis, DeviceAnalysis
 from hostgap.analysis.integrity import Verdict
 from hostgap.analysis.intervals import Intervals, clip, union
-from hostgap.analysis.parts import NONE, Parts
+from hostgap.analysis.parts import NONE
 from hostgap.analysis.sites import call_sites, idle_sites
 from hostgap.analysis.step_classes import summarize_steps
 from hostgap.analysis.syncs import blocking_calls, closing_sync, find_syncs
@@ -132,6 +132,7 @@ def _device(analysis: Analysis, code: int, ops: Bool) -> m.DeviceMetrics:
         return busy_ns / window if reason is None else None
 
     latency = device.parts.length[device.parts.cause == Cause.LAUNCH_LATENCY]
+    by_cause = {cause.label: ns for cause, ns in device.parts.by_cause().items()}
     return m.DeviceMetrics(
         device=trace.devices[code].id,
         name=trace.devices[code].name,
@@ -149,14 +150,13 @@ def _device(analysis: Analysis, code: int, ops: Bool) -> m.DeviceMetrics:
         memsets=_number(kind == GpuKind.MEMSET),
         orphans=_number(gpu.call[rows] == NONE),
         gaps=_gaps(device.gaps),
-        idle_by_cause=_by_cause(device.parts),
+        idle_by_cause=by_cause,
         idle_sites=idle_sites(analysis.host, device.parts, SITES_SHOWN),
         launch_latency_median_ns=(
             int(np.median(latency)) if len(latency) >= MEDIAN_SAMPLES else None
         ),
         streams=[
-            _stream(trace, stream_code, stream, device, ops)
-            for stream_code, stream in device.streams.items()
+            _stream(trace, stream_code, device, ops, by_cause) for stream_code in device.streams
         ],
     )
 
@@ -176,13 +176,11 @@ def _gaps(gaps: Intervals) -> m.Gaps:
     )
 
 
-def _by_cause(parts: Parts) -> dict[str, int]:
-    return {cause.label: ns for cause, ns in parts.by_cause().items()}
-
-
 def _stream(
-    trace: Trace, code: int, stream: StreamAnalysis, device: DeviceAnalysis, ops: Bool
+    trace: Trace, code: int, device: DeviceAnalysis, ops: Bool, by_cause: dict[str, int]
 ) -> m.StreamMetrics:
+    """One stream; `by_cause` is its device's idle time."""
+    stream = device.streams[code]
     rows = stream.lane.rows[ops[stream.lane.rows]]
     elsewhere = stream.gaps.total - device.gaps.total
     return m.StreamMetrics(
@@ -192,8 +190,7 @@ def _stream(
         active_ns=device.high - device.low - stream.gaps.total,
         idle_ns=stream.gaps.total,
         gaps=_gaps(stream.gaps),
-        idle_by_cause=_by_cause(device.parts)
-        | ({Cause.DEPENDENCY.label: elsewhere} if elsewhere else {}),
+        idle_by_cause=by_cause | ({Cause.DEPENDENCY.label: elsewhere} if elsewhere else {}),
     )
 
 

@@ -48,7 +48,8 @@ class Parts:
 
     def clip(self, low: int, high: int) -> Parts:
         """The parts inside `[low, high)`. Shadows keep their blame."""
-        inside = self.take((self.end > low) & (self.start < high))
+        within = (self.end > low) & (self.start < high)
+        inside = self if within.all() else self.take(within)
         return replace(
             inside, start=np.maximum(inside.start, low), end=np.minimum(inside.end, high)
         )
@@ -91,9 +92,22 @@ def bare(gap: NDArray[np.intp], start: Int64, end: Int64, cause: Cause | Int8) -
     )
 
 
-def joined(parts: list[Parts]) -> Parts:
-    """All pieces in one table, in order of start."""
-    together = Parts(
+def together(parts: list[Parts]) -> Parts:
+    """All pieces in one table, in the order given."""
+    if len(parts) == 1:
+        return parts[0]
+    return Parts(
         *(np.concatenate([getattr(p, column.name) for p in parts]) for column in fields(Parts))
     )
-    return together.take(np.argsort(together.start, kind="stable"))
+
+
+def in_order(parts: list[Parts]) -> Parts:
+    """All pieces in one table, in order of start."""
+    order = np.argsort(np.concatenate([p.start for p in parts]), kind="stable")
+    # column by column: the unsorted table never stands beside the sorted one
+    return Parts(
+        *(
+            np.concatenate([getattr(p, column.name) for p in parts])[order]
+            for column in fields(Parts)
+        )
+    )

@@ -121,25 +121,25 @@ class _Reader:
 
     def add(self, events: list[Event]) -> None:
         """Append one block to the tables."""
-        buckets: defaultdict[tuple[str | None, Text, Text], list[Event]] = defaultdict(list)
+        buckets: defaultdict[str | None, list[Event]] = defaultdict(list)
         for event in events:
             phase = event.ph
             if phase == "X":
-                buckets[event.cat, event.pid, event.tid].append(event)
+                buckets[event.cat].append(event)
             elif phase not in _FLOW:
                 self._other(event)
-        for (category, pid, tid), bucket in buckets.items():
+        for category, bucket in buckets.items():
             self.phases["X"] += len(bucket)
             self.categories[category or ""] += len(bucket)
             if category in vocab.FRAME_CATEGORIES:
-                self._host(bucket, self.frames, pid, tid)
+                self._host(bucket, self.frames)
             elif (kind := vocab.HOST_CATEGORIES.get(category or "")) is not None:
-                self._host(bucket, self.host, pid, tid, kind=int(kind))
+                self._host(bucket, self.host, kind=int(kind))
             elif category in vocab.API_CATEGORIES:
                 ids = _int64s([(e.args or _NO_ARGS).correlation for e in bucket], _NONE)
-                self._host(bucket, self.api, pid, tid, correlation=ids)
+                self._host(bucket, self.api, correlation=ids)
             elif (gpu_kind := vocab.GPU_CATEGORIES.get(category or "")) is not None:
-                self._gpu(bucket, gpu_kind, pid, tid)
+                self._gpu(bucket, gpu_kind)
             elif category == "Trace":
                 self.windows += 1
             elif len(self.first_names) < 50:
@@ -147,17 +147,23 @@ class _Reader:
                 self.seen_processes += [str(event.pid) for event in bucket[:10]]
 
     def _times(self, events: list[Event]) -> tuple[Int64, Int64, NDArray[np.bool_]]:
-        start, start_ok = microseconds_to_ns([event.ts for event in events])
-        duration, duration_ok = microseconds_to_ns([event.dur for event in events])
-        return start, start + duration, start_ok & duration_ok
+        n = len(events)
+        tokens = [event.ts for event in events] + [event.dur for event in events]
+        times, good = microseconds_to_ns(tokens)
+        return times[:n], times[:n] + times[n:], good[:n] & good[n:]
 
-    def _host(
-        self, events: list[Event], table: Columns, pid: Text, tid: Text, **extra: Any
-    ) -> None:
-        """Append events of one thread."""
+    def _thread(self, events: list[Event]) -> NDArray[np.int32]:
+        pids, tids = [event.pid for event in events], [event.tid for event in events]
+        if pids.count(pids[0]) == tids.count(tids[0]) == len(events):  # as good as always
+            return np.full(len(events), self.threads[pids[0], tids[0]], np.int32)
+        threads = self.threads
+        return np.array([threads[pair] for pair in zip(pids, tids, strict=True)], np.int32)
+
+    def _host(self, events: list[Event], table: Columns, **extra: Any) -> None:
         start, end, good = self._times(events)
         names = self.names
         name = np.array([names[event.name] for event in events], np.int32)
+        thread = self._thread(events)
         keep = good & (end >= start)
         if not keep.all():
             # an API call counts even when its times are broken; nothing else does
@@ -166,15 +172,14 @@ class _Reader:
                 keep = good
             self.unreadable += int(np.count_nonzero(~good))
             self.negative_host += int(np.count_nonzero(good & ~keep))
-            start, end, name = start[keep], end[keep], name[keep]
+            start, end, name, thread = start[keep], end[keep], name[keep], thread[keep]
             extra = {
                 key: np.asarray(value)[keep] if not isinstance(value, int) else value
                 for key, value in extra.items()
             }
-        table.append(start=start, end=end, thread=self.threads[pid, tid], name=name, **extra)
+        table.append(start=start, end=end, thread=thread, name=name, **extra)
 
-    def _gpu(self, events: list[Event], kind: GpuKind, pid: Text, tid: Text) -> None:
-        """Append GPU ops of one row of the trace."""
+    def _gpu(self, events: list[Event], kind: GpuKind) -> None:
         start, end, good = self._times(events)
         if not good.all():
             self.unreadable += int(np.count_nonzero(~good))
@@ -188,8 +193,12 @@ class _Reader:
         self.gpu.append(
             start=start,
             end=end,
-            device=self._interned(self.devices, [a.device for a in args], pid, _id),
-            stream=self._interned(self.streams, [a.stream for a in args], tid, _stream),
+            device=self._interned(
+                self.devices, [a.device for a in args], [e.pid for e in events], _id
+            ),
+            stream=self._interned(
+                self.streams, [a.stream for a in args], [e.tid for e in events], _stream
+            ),
             kind=int(kind),
             name=[names[e.name] for e in events],
             correlation=_int64s([a.correlation for a in args], _NONE),
@@ -202,14 +211,13 @@ class _Reader:
         self,
         codes: Interner[int | str],
         values: list[Text],
-        row: Text,
+        rows: list[Text],
         normal: Callable[[Text], int | str],
     ) -> list[int]:
         """Codes of devices or streams; where no argument tells, the row (pid or tid) does."""
-        known = {
-            value: codes[normal(row if value is None else value)] for value in dict.fromkeys(values)
-        }
-        return [known[value] for value in values]
+        told = [row if value is None else value for value, row in zip(values, rows, strict=True)]
+        known = {value: codes[normal(value)] for value in dict.fromkeys(told)}
+        return [known[value] for value in told]
 
     def _other(self, event: Event) -> None:
         """Metadata, instants, and the phases only other tools write."""

@@ -232,12 +232,12 @@ class Trace:
     report: ReadReport
     metadata: dict[str, Any] = field(default_factory=dict)  # what the file says of itself
 
-    def frame(self, table: str) -> pd.DataFrame:
+    def table(self, name: str) -> pd.DataFrame:
         """One table as a pandas DataFrame: codes become categories, enums become names.
 
         Args:
-            table: "gpu_ops", "api_calls", "host_ops" or "frames".
+            name: "gpu_ops", "api_calls", "host_ops" or "frames".
         """
         from hostgap.trace.frames import data_frame
 
-        return data_frame(self, table)
+        return data_frame(self, name)
