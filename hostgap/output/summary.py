@@ -115,8 +115,8 @@ def headline(diagnosis: Diagnosis) -> str:
         return text + " No kernel ran."
     factor = device.window_ns / device.active_ns
     if factor >= 1.05:
-        most = f"{factor:.1f}x" if factor < 100 else "over 100x"
-        text += f" You pay up to {most} what you use."
+        most = f"up to {factor:.1f}x" if factor < 100 else "over 100x"
+        text += f" You pay {most} what you use."
     return text
 
 
@@ -223,12 +223,14 @@ def sync_lines(diagnosis: Diagnosis, sync: SyncSite) -> tuple[str, str]:
 
 
 def place(site: Site | None) -> str:
-    """A site as people write it: `decode.py:74 step`, or the op."""
+    """A site as people write it: `decode.py:74 step`, or the op. Long paths lose their front."""
     if site is None:
         return ""
     if site.file is None:
         return printable(site.op or "")
-    return printable(f"{site.file}:{site.line} {site.function}")
+    parts = site.file.split("/")
+    file = "/".join(["...", *parts[-3:]]) if len(site.file) > 40 and len(parts) > 4 else site.file
+    return printable(f"{file}:{site.line} {site.function}")
 
 
 # What a family of causes usually means. Rules will say it of a line of code; this is of the whole.

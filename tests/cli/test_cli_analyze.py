@@ -147,7 +147,7 @@ def test_unmeasurable_is_3_with_its_json(tmp_path: Path) -> None:
     done = hostgap("analyze", trace, "--format", "json")
     assert done.returncode == 3
     written = json.loads(done.stdout)
-    assert written["verdict"] == "unmeasurable"
+    assert written["trace"]["integrity"]["verdict"] == "unmeasurable"
     assert written["devices"] == []
 
 

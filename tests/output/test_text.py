@@ -147,7 +147,7 @@ def test_unmeasurable_says_why_and_gives_no_zero(tmp_path: Path) -> None:
         assert "Nothing can be measured" in shown
         assert "10 launches seen" in shown
         assert "0 %" not in shown
-    assert diagnosis.verdict == "unmeasurable"
+    assert diagnosis.trace.integrity.verdict == "unmeasurable"
 
 
 def test_color_only_when_asked() -> None:

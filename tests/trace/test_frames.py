@@ -37,7 +37,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_gpu_ops(trace: Trace) -> None:
-    frame = trace.frame("gpu_ops")
+    frame = trace.table("gpu_ops")
     assert list(frame) == [name for name, _ in trace.gpu_ops.columns()]
     assert frame["name"].tolist() == ["b", "a", "Memcpy HtoD (Pinned -> Device)"]
     assert frame["kind"].tolist() == ["kernel", "kernel", "copy"]
@@ -54,28 +54,28 @@ def test_gpu_ops(trace: Trace) -> None:
 
 
 def test_host_tables(trace: Trace) -> None:
-    api = trace.frame("api_calls")
+    api = trace.table("api_calls")
     assert api["name"].tolist() == ["cudaLaunchKernel"]
     assert api["role"].tolist() == ["launch"]
     assert api["thread"].tolist() == ["1/7"]
-    assert trace.frame("host_ops")["kind"].tolist() == ["annotation"]
-    assert trace.frame("frames")["name"].tolist() == ["a.py(1): f"]
+    assert trace.table("host_ops")["kind"].tolist() == ["annotation"]
+    assert trace.table("frames")["name"].tolist() == ["a.py(1): f"]
 
 
 def test_a_code_of_none_is_missing(trace: Trace) -> None:
     trace.gpu_ops.name[1] = -1
-    assert trace.frame("gpu_ops")["name"].isna().tolist() == [False, True, False]
+    assert trace.table("gpu_ops")["name"].isna().tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_empty_tables_have_the_same_columns(trace: Trace, table: str) -> None:
-    full = trace.frame(table)
+    full = trace.table(table)
     rows = getattr(trace, table)
     nothing = type(rows)(*(column[:0] for _, column in rows.columns()))
     object.__setattr__(trace, table, nothing)
     for name in ("names", "threads", "devices", "streams"):
         object.__setattr__(trace, name, ())
-    empty = trace.frame(table)
+    empty = trace.table(table)
     assert len(empty) == 0
     assert list(empty) == list(full)
     assert len(full) > 0
@@ -83,5 +83,5 @@ def test_empty_tables_have_the_same_columns(trace: Trace, table: str) -> None:
 
 def test_no_such_table(trace: Trace) -> None:
     with pytest.raises(HostgapError, match="no table 'kernels'") as caught:
-        trace.frame("kernels")
+        trace.table("kernels")
     assert caught.value.hint == "tables: gpu_ops, api_calls, host_ops, frames"
