@@ -365,6 +365,20 @@ def test_while_the_device_works_elsewhere_a_late_launch_costs_the_stream_alone()
     assert stream_causes(trace, 7) == {"dependency": 30, **idle}
 
 
+def test_a_graphs_node_on_another_device_is_no_node_started_by_then() -> None:
+    """Rule 1 asks for a node that had started when the gap began."""
+    spread = [
+        call(GRAPH, 150, 160, 2),
+        kernel(170, 180, 2, "n1", device=1, node=1),
+        kernel(200, 210, 2, "n2", node=2),
+    ]
+    assert pieces(FIRST, spread, frame("user.py(1): f", 0, 400)) == [
+        (100, 150, "python"),
+        (150, 160, "launch_call"),
+        (160, 200, "launch_latency"),
+    ]
+
+
 def test_two_devices_with_the_same_stream_id() -> None:
     trace = build(
         call(LAUNCH, 0, 10, 1),

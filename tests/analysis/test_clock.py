@@ -146,10 +146,11 @@ def test_a_device_synchronize_waits_for_what_was_launched_before_it() -> None:
     assert lowest(*before, call(DEVICE_SYNC, 20, 50), *after) == 50
 
 
-def test_a_launch_that_begins_with_the_synchronize_is_not_waited_for() -> None:
+@pytest.mark.parametrize(("returned", "bound"), [(20, 850), (21, -10)])
+def test_a_launch_still_under_way_is_not_waited_for(returned: int, bound: int) -> None:
     before = [call(LAUNCH, 0, 10, 1), kernel(20, 40, 1)]
-    other = [call(LAUNCH, 20, 30, 2, thread=(1, 2)), kernel(40, 900, 2)]
-    assert lowest(*before, call(DEVICE_SYNC, 20, 50), *other) == -10
+    other = [call(LAUNCH, 15, returned, 2, thread=(1, 2)), kernel(40, 900, 2)]
+    assert lowest(*before, call(DEVICE_SYNC, 20, 50), *other) == bound
 
 
 def test_a_device_synchronize_says_nothing_of_another_process() -> None:

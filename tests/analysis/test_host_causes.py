@@ -119,6 +119,16 @@ def test_the_innermost_event_counts() -> None:
     }
 
 
+def test_of_equal_intervals_the_call_is_the_innermost_and_the_frame_the_outermost() -> None:
+    tied = [
+        call("cudaMalloc", 200, 300),
+        op("aten::empty", 200, 300),
+        op("aten::mm", 400, 500),
+        frame("user.py(9): mm", 400, 500),
+    ]
+    assert late(STEP, *tied) == {"alloc": 100, "dispatch": 100, "python": HOST - 200}
+
+
 def test_an_annotation_is_no_framework_op() -> None:
     assert late(STEP, note("forward", 200, 600)) == {"python": HOST}
 
@@ -250,6 +260,18 @@ def test_a_silent_thread_is_held_up_by_the_steps_thread() -> None:
         kernel(900, 950, 2),
     )
     assert causes(trace) == {"python": 700, "dispatch": 50, **SETTLED}
+
+
+def test_a_silent_thread_waits_with_the_steps_thread() -> None:
+    trace = build(
+        steps(0, length=1_000),
+        frame("queue.py(154): get", 0, 1_000),
+        call(LAUNCH, 0, 10, 1, thread=OTHER),
+        kernel(20, 100, 1),
+        call(LAUNCH, 850, 860, 2, thread=OTHER),
+        kernel(900, 950, 2),
+    )
+    assert causes(trace) == {"input_wait": HOST, **SETTLED}
 
 
 def test_not_by_that_of_another_process() -> None:

@@ -305,6 +305,13 @@ def test_two_cycles_are_no_cycle() -> None:
     assert found(build(*(replay(1_000 * i, i + 1) for i in range(2)))).marks.source == "whole"
 
 
+def test_what_repeats_in_less_than_half_of_the_launches_is_no_step() -> None:
+    cycles = [event for i in range(3) for event in replay(1_000 * i, i + 1)]
+    others = [event for i in range(4) for event in launch(4_000 + 100 * i, 20 + i, f"k{i}")]
+    assert found(build(cycles, others[:6])).marks.source == "cycle"  # three of six
+    assert found(build(cycles, others)).marks.source == "whole"
+
+
 def test_one_kernel_over_and_over_is_no_step() -> None:
     assert found(build(*(launch(100 * i, i + 1) for i in range(20)))).marks.source == "whole"
 
