@@ -128,7 +128,8 @@ class Host:
         for code in np.unique(threads).tolist():
             mine = np.flatnonzero(threads == code)
             event = self[code].events_of(call[mine])
-            site[mine] = np.where(event >= 0, self[code].site[event], -1)
+            known = event >= 0
+            site[mine[known]] = self[code].site[event[known]]
         return site
 
     def _build(self, thread: int) -> HostThread:

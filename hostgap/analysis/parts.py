@@ -48,7 +48,7 @@ class Parts:
 
     def clip(self, low: int, high: int) -> Parts:
         """The parts inside `[low, high)`. Shadows keep their blame."""
-        within = (self.end > low) & (self.start < high)
+        within = (self.end > low) & (self.start < high) & (low < high)
         inside = self if within.all() else self.take(within)
         return replace(
             inside, start=np.maximum(inside.start, low), end=np.minimum(inside.end, high)

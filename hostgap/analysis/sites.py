@@ -57,7 +57,8 @@ def call_sites(host: Host, calls: Int32) -> list[Site | None]:
     for code in np.unique(threads).tolist():
         mine = np.flatnonzero(threads == code)
         event = host[code].events_of(calls[mine])
-        parents[mine] = np.where(event >= 0, host[code].nested.parent[event], NONE)
+        known_events = event >= 0
+        parents[mine[known_events]] = host[code].nested.parent[event[known_events]]
     known: dict[tuple[int, ...], Site | None] = {}
     sites = []
     for i, call in enumerate(calls.tolist()):
