@@ -299,6 +299,24 @@ def trace_command(name: str, out: Path) -> None:
     click.echo(f"Wrote {path} ({path.stat().st_size:,} bytes)")
 
 
+@main.command("steps")
+@click.argument("name", type=click.Choice(list(VARIANTS)))
+def steps_command(name: str) -> None:
+    """Run the same steps for Nsight Systems: an NVTX range each, in cudaProfilerStart and Stop."""
+    runner = Runner.warmed_up(name, build_decoder("small"))
+    runner.decoder.prefill(PROMPT)
+    for _ in range(PROFILER_WARMUP):
+        runner.step()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    for index in range(TRACED_STEPS):
+        torch.cuda.nvtx.range_push(f"step#{index}")  # type: ignore[no-untyped-call]
+        runner.step()
+        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
 @main.command("all")
 @out_option
 def all_command(out: Path) -> None:
