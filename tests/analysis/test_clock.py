@@ -86,6 +86,23 @@ def test_a_drift_is_followed(drift: float, skew: int) -> None:
     assert_consistent(trace, clock, slack=1)
 
 
+def test_loose_bounds_do_not_hide_tight_ones() -> None:
+    """Every other kernel starts late and is waited for long: both say little of the offset."""
+    events = []
+    for i in range(2_000):
+        at, loose = 1_000 * i, 500 * (i % 2)
+        moved = at + round(0.004 * at) - 3_000
+        events += [
+            call(LAUNCH, at, at + 5, i + 1),
+            kernel(moved + 10 + loose, moved + 20 + loose, i + 1),
+            call(DEVICE_SYNC, at + 6, at + 30 + loose + loose // 2),
+        ]
+    trace = build(events)
+    clock = fit_clock(trace)
+    assert clock.reconciled
+    assert_consistent(trace, clock, slack=4)
+
+
 def test_bounds_that_contradict_each_other() -> None:
     trace = build(
         loop(2),

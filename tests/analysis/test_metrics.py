@@ -233,6 +233,18 @@ def test_too_many_classes_still_keep_phases_and_sizes_apart() -> None:
     assert sorted(found) == [[1, 4, 7, 10], [2, 3, 5, 6, 8, 9, 11, 12]]
 
 
+def test_too_many_classes_still_keep_long_and_short_steps_apart() -> None:
+    events: list[Event] = [*steps(*range(0, 13_000, 1_000))]
+    for i in range(13):
+        at, runs = 1_000 * i, 800 if i in (1, 4, 7, 10) else 100 + i
+        events += [
+            call(LAUNCH, at, at + 10, i + 1),
+            kernel(at + 20, at + 20 + runs, i + 1, f"k{i}"),
+        ]
+    found = [c.steps for c in analyze(build(events)).steps.classes]
+    assert sorted(found) == [[1, 4, 7, 10], [2, 3, 5, 6, 8, 9, 11, 12]]
+
+
 @pytest.mark.parametrize(
     ("label", "expected"),
     [
