@@ -28,7 +28,7 @@ from tests.analysis.build import (
 )
 from tests.analysis.generate import played
 
-SOME = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 NOW = 1_760_000_000_000_000_000
 
 

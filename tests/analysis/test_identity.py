@@ -26,9 +26,9 @@ from tests.analysis.generate import played, wild
 from tests.analysis.oracle import Oracle
 
 MANY = settings(
-    max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
+    max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
-FEWER = settings(MANY, max_examples=60)
+FEWER = settings(MANY, max_examples=50)
 NOW = 1_760_000_000_000_000_000  # ns since 1970, where floats step by 256 ns
 
 
