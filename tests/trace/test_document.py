@@ -210,6 +210,15 @@ def test_metadata_that_is_not_json_is_kept_as_text(read_document: Any) -> None:
     assert metadata["long"] == "9" * 5000
 
 
+@pytest.mark.parametrize("size", [100, 1 << 16])
+def test_depth_of_metadata(read_document: Any, refusal: Refusal, size: int) -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"a":%s%s,"traceEvents":[]}' % (b"[" * depth, b"]" * depth)
+
+    assert read_document(nested(900), [size]).document.keys == ["a", "traceEvents"]
+    assert "nested more than 1000 deep" in refusal(nested(1001), [size]).message
+
+
 def test_long_metadata_is_passed_over(read_document: Any) -> None:
     top = {"a": "x" * 1_100_000, "b": ['\\"' * 9] * 60_000, "traceEvents": [{"ph": "X"}], "c": 1}
     read = read_document(json.dumps(top).encode(), [1000])

@@ -283,6 +283,7 @@ def test_one_graph_launch_owns_many_kernels(tmp_path: Path) -> None:
 def test_an_id_of_two_launches_joins_nothing(tmp_path: Path) -> None:
     events = [x("cuda_runtime", "cudaLaunchKernel", n, correlation=3) for n in range(2)]
     events += [x("cuda_runtime", "cudaFree", correlation=3)]
+    events += [x("cuda_runtime", "cudaLaunchKernel", correlation=0)]  # 0 is no id
     events += [x("kernel", "k", n, correlation=c) for n, c in enumerate((3, 3, 0, 0, 4))]
     trace = load(tmp_path, events)
     assert calls(trace) == [None] * 5

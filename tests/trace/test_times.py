@@ -69,13 +69,24 @@ SHORT = st.builds(
 )
 
 
+LONGER = st.builds(
+    Decimal,
+    sign=st.just(""),
+    whole=digits(1, 9),
+    decimals=digits(4, 9),
+    exponent=st.none(),
+    quote=st.just(""),
+)
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.one_of(
         st.lists(DECIMALS, max_size=12),
         st.lists(KINETO, max_size=12),
         st.lists(SHORT, max_size=12),
-        st.lists(st.one_of(KINETO, SHORT), max_size=12),
+        st.lists(LONGER, max_size=12),
+        st.lists(st.one_of(KINETO, SHORT, LONGER), max_size=12),
         st.lists(st.one_of(KINETO, SHORT, DECIMALS), max_size=12),
     )
 )
@@ -135,6 +146,7 @@ def test_no_float_on_the_way() -> None:
 
 def test_half_a_nanosecond_goes_to_the_even_one() -> None:
     assert parse(b"0.0005", b"0.0015", b"0.00050000001", b"-0.0015") == [0, 2, 1, -2]
+    assert parse(b"0.0005", b"0.0015", b"0.0025") == [0, 2, 2]
     assert parse(b"0.0005" + b"0" * 70 + b"1", b"0.0004" + b"9" * 80) == [1, 0]
 
 
