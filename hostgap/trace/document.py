@@ -158,7 +158,7 @@ class Document:
         try:
             return loads(text)
         except (ValueError, RecursionError):
-            if b'"traceEvents"' in text:
+            if b'"traceEvents"' in text or b'"schemaVersion"' in text:
                 raise self._second_document("the metadata") from None
             return text.decode("utf-8", "replace")
 

@@ -240,11 +240,14 @@ def test_two_ranks_byte_by_byte(
         assume(False)
     read = attempt(read_document, mixed, sizes)
     if not isinstance(read, TraceError):
-        # the second head was torn to pieces that look like any other damage
-        assert read.document.damaged
+        # the second head was torn to pieces that look like any other damage; without events the
+        # trace reader refuses it
+        assert read.document.damaged or not read.events
 
 
-def test_a_document_inside_metadata(refusal: Refusal) -> None:
-    inner = b'{"traceEvents": [{"ph": "X"}]}'
+@pytest.mark.parametrize(
+    "inner", [b'{"traceEvents": [{"ph": "X"}]}', b'{"schemaVersion": 1, "x": 2}']
+)
+def test_a_document_inside_metadata(refusal: Refusal, inner: bytes) -> None:
     data = b'{"a": [1 %s, 2], "traceEvents": [{"ph": "X"}]}' % inner
     assert "another document begins inside the metadata" in refusal(data).message
