@@ -7,6 +7,7 @@ import re
 import sys
 
 from hostgap.trace.model import Role
+from hostgap.trace.vocabulary import TORCH_PACKAGES
 
 
 class Cause(enum.IntEnum):
@@ -149,6 +150,7 @@ _STDLIB = sys.stdlib_module_names - _OFTEN_USERS
 _LIBRARY = re.compile(
     # Kineto strips what is on sys.path, so a library's path begins with its name
     r"^(?:torch|torchvision|torchaudio|triton|numpy|functorch|nvtx|tqdm|_pytest|pluggy)[/\\]"
+    rf"|[/\\]torch[/\\](?:{'|'.join(sorted(TORCH_PACKAGES))})[/\\]"
     r"|(?:^|[/\\])(?:site-packages|dist-packages)[/\\]|^<|(?:^|[/\\])lib[/\\]python\d[\d.]*[/\\]"
     r"|[/\\][a-z2-7]{2}[/\\]c[a-z2-7]{40,}\.py$"  # what Inductor generates
 )

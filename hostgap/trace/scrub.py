@@ -12,6 +12,8 @@ import posixpath
 import re
 from collections.abc import Iterable
 
+from hostgap.trace.vocabulary import TORCH_PACKAGES
+
 REDACTED = "redacted"
 
 
@@ -68,14 +70,6 @@ _LIBRARY = (
     ("site", re.compile(r"(?:.*/)?()((?:site|dist)-packages/.+)", re.S)),
     ("std", re.compile(r"(?:.*?/)?(lib(?:64)?/python\d[\d.]*t?/)(.+)", re.S)),
 )
-# Folders that say which library a file belongs to, and nothing about anybody.
-_TORCH_PARTS = _words(
-    """
-    _C _decomp _dispatch _dynamo _export _functorch _higher_order_ops _inductor _library _logging
-    _numpy _ops _prims _prims_common _refs _subclasses ao autograd cuda distributed export fx jit
-    nn optim profiler sparse testing
-    """
-)
 # The standard library on Windows: Python311/Lib/threading.py
 _PYTHON_HOME = re.compile(r"[Pp]ython\d*|(?:ana|mini)conda\d|Lib")
 _GENERATED = re.compile(r"[a-z2-7]{2}/c[a-z2-7]{40,}\.py")  # by Inductor, named by its hash
@@ -84,14 +78,11 @@ _MARKERS = (
     (re.compile(r"torch/distributed/"), "torch/distributed"),
     (re.compile(r"triton/compiler/"), "triton/compiler"),
     (
-        re.compile(
-            r"(?:^|/)(?:site-packages|dist-packages|torch|torchvision|torchaudio|triton|numpy"
-            r"|functorch|nvtx|tqdm|_pytest|pluggy)/|(?:^|/)lib/python\d[\d.]*/"
-        ),
+        re.compile(r"(?:^|/)(?:site-packages|dist-packages)/|(?:^|/)lib/python\d[\d.]*/"),
         "site-packages",
     ),
 )
-_PUBLIC = _TORCH_PARTS | _words(
+_PUBLIC = TORCH_PACKAGES | _words(
     """
     _pytest accelerate asyncio attention backends bin collections compiler compressed_tensors
     concurrent core data deepspeed diffusers distributed email engine entrypoints executor
@@ -310,7 +301,7 @@ class Scrubber:
 def _first_public(folders: list[str], name: str) -> int:
     """Index of the first of the folders before the file `name` that may stay as they are."""
     for i in reversed(range(len(folders) - 1)):
-        if folders[i] == "torch" and folders[i + 1] in _TORCH_PARTS:
+        if folders[i] == "torch" and folders[i + 1] in TORCH_PACKAGES:
             return i
     kept = len(folders)
     if _GENERATED.fullmatch(f"{folders[-1]}/{name}"):

@@ -40,6 +40,40 @@ OTHER_CATEGORIES = frozenset(
     | {"mtia_runtime", "mtia_ccp_events", "mtia_insight", "mtia_counters"}
     | {"collective_comm", "cuda_profiler_range", "ac2g", "fwdbwd", "async", "async_gpu"}
 )
+# Packages right below torch: a path that holds torch and then one of them is torch's own code.
+TORCH_PACKAGES = frozenset(
+    [
+        "_C",
+        "_decomp",
+        "_dispatch",
+        "_dynamo",
+        "_export",
+        "_functorch",
+        "_higher_order_ops",
+        "_inductor",
+        "_library",
+        "_logging",
+        "_numpy",
+        "_ops",
+        "_prims",
+        "_prims_common",
+        "_refs",
+        "_subclasses",
+        "ao",
+        "autograd",
+        "cuda",
+        "distributed",
+        "export",
+        "fx",
+        "jit",
+        "nn",
+        "optim",
+        "profiler",
+        "sparse",
+        "testing",
+        "utils",
+    ]
+)
 # Device events of backends whose rows hostgap cannot call work or waiting.
 UNREAD_BACKENDS: dict[str, str] = {
     "mtia_ccp_events": "MTIA",
