@@ -101,7 +101,7 @@ _REMOTE = re.compile(
     r"\bzmq/\S*\(\d+\): (?:recv\w*|poll)$"
     r"|multiprocessing/connection\.py\(\d+\): (?:recv\w*|poll|wait)$"
     r"|shm_broadcast\.py\(\d+\): (?:acquire_read|dequeue)$"
-    r"|torch/distributed/\S*\(\d+\): (?:barrier|monitored_barrier)$"
+    r"|(?:^|/)torch/distributed/\S*\(\d+\): (?:barrier|monitored_barrier)$"
 )
 _GC = re.compile(r"<built-in (?:method|function) collect\b|^(?:python )?gc\b", re.IGNORECASE)
 _COMPILE = re.compile(
@@ -110,7 +110,7 @@ _COMPILE = re.compile(
     r"|torch/_inductor/compile_fx\.py\(\d+\): \w*compile\w*$"
     r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): "
     r"(?:autotune|benchmark|coordesc|precompile)"
-    r"|triton/compiler/(?:code_generator\.py|compiler\.py\(\d+\): (?:compile|_init_handles)$)"
+    r"|(?:^|/)triton/compiler/(?:code_generator\.py|compiler\.py\(\d+\): (?:compile|_init_handles)$)"
     r"|triton/runtime/autotuner\.py\(\d+\): _?bench"
     r"|triton/runtime/jit\.py\(\d+\): (?:_do_)?compile$"
     r"|\(dynamo_timed\)|^CompileContext\b"

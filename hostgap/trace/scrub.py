@@ -75,8 +75,8 @@ _PYTHON_HOME = re.compile(r"[Pp]ython\d*|(?:ana|mini)conda\d|Lib")
 _GENERATED = re.compile(r"[a-z2-7]{2}/c[a-z2-7]{40,}\.py")  # by Inductor, named by its hash
 _MARKERS = (
     (re.compile(r"\bzmq/"), "zmq"),
-    (re.compile(r"torch/distributed/"), "torch/distributed"),
-    (re.compile(r"triton/compiler/"), "triton/compiler"),
+    (re.compile(r"(?:^|/)torch/distributed/"), "torch/distributed"),
+    (re.compile(r"(?:^|/)triton/compiler/"), "triton/compiler"),
     (
         re.compile(r"(?:^|/)(?:site-packages|dist-packages)/|(?:^|/)lib/python\d[\d.]*/"),
         "site-packages",
