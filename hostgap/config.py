@@ -83,7 +83,7 @@ def load_config(start: Path) -> Config:
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError
         raise ConfigError(f"{path}: not TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error

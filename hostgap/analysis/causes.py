@@ -144,7 +144,7 @@ def overhead_cause(name: str) -> Cause:
 # data loader that works in the process itself.
 INHERITED = (Cause.COMPILE, Cause.INPUT_WAIT)
 
-_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
+_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
 # Names users give their own scripts, although the standard library has them too.
 _OFTEN_USERS = {"test", "code", "profile", "trace", "main", "site", "this", "token", "types"}
 _STDLIB = sys.stdlib_module_names - _OFTEN_USERS

@@ -9,6 +9,7 @@ before. Periods tile the window: nothing overlaps, nothing falls between two ste
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -78,8 +79,10 @@ def find_steps(trace: Trace, clock: Clock, marker: str | None = None) -> StepMar
 
 def _marked(trace: Trace, clock: Clock, marker: str) -> StepMarks:
     try:
-        pattern = re.compile(marker)
-    except re.error as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of syntax that a later Python may read otherwise
+            pattern = re.compile(marker)
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise HostgapError(
             f"--step-marker {marker!r} is not a regular expression: {error}"
         ) from error
@@ -112,7 +115,8 @@ def _annotated(
     start, end = clock.to_gpu(ops.start[outermost]), clock.to_gpu(ops.end[outermost])
     labels = tuple(trace.names[code] for code in ops.name[outermost])
     # the last step may be followed by as much as any other was, and not by all the rest
-    stop = int(end[-1] + (start[1:] - end[:-1]).max()) if len(start) > 1 else None
+    tail = int((start[1:] - end[:-1]).max()) if len(start) > 1 else 0
+    stop = int(end[-1]) + tail if len(start) > 1 else None
     return StepMarks("annotation", start, labels, int(thread), stop)
 
 

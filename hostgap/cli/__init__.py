@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ VARIABLES = {
     "HOSTGAP_STEP_MARKER",
     "HOSTGAP_WINDOW",
 }
+
+LONGEST_MESSAGE = 500  # characters of a line on stderr
 
 EXIT_USAGE = 2
 EXIT_INTERNAL = 70
@@ -99,10 +102,21 @@ def _note_misspelt_variables() -> None:
 
 def main() -> None:
     """Entry point of the `hostgap` command; turns every error into its exit code."""
+    for name in ("SIGTERM", "SIGHUP"):  # so that temporary files are removed on the way out
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _stop)
+    if sys.stdout is None:  # `hostgap ... >&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     args = sys.argv[1:]
     # people add it at the end of the command that failed, so it is taken anywhere
-    debug = "--debug" in args or bool(os.environ.get("HOSTGAP_DEBUG"))
+    debug = "--debug" in args or os.environ.get("HOSTGAP_DEBUG", "0") not in ("", "0")
     sys.exit(run([arg for arg in args if arg != "--debug"], debug=debug))
+
+
+def _stop(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def run(args: list[str], *, debug: bool = False) -> int:
@@ -113,7 +127,11 @@ def run(args: list[str], *, debug: bool = False) -> int:
         debug: let exceptions escape, with their traceback.
     """
     try:
-        result: Any = cli.main(args=args, prog_name="hostgap", standalone_mode=False)
+        if "_HOSTGAP_COMPLETE" in os.environ:
+            cli.main(args=args, prog_name="hostgap")
+        # not cli.main: it makes exit code 1 of a reader that has gone
+        with cli.make_context("hostgap", list(args)) as context:
+            result: Any = cli.invoke(context)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
@@ -121,32 +139,46 @@ def run(args: list[str], *, debug: bool = False) -> int:
     except click.ClickException as error:
         if debug and not isinstance(error, click.UsageError):
             raise
-        error.show()
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()
+        else:
+            context = getattr(error, "ctx", None)
+            hint = f"see: {context.command_path} --help" if context is not None else None
+            _complain(error.format_message(), hint)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("hostgap: interrupted", err=True)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `hostgap ... | head`: keep the interpreter from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            # `hostgap ... | head`: the reader has gone; keep the interpreter quiet at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         if debug:
             raise
-        where = error.filename or "standard output"
-        click.echo(f"hostgap: error: {where}: {error.strerror or error}", err=True)
+        _complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
         return EXIT_USAGE
     except HostgapError as error:
         if debug:
             raise
-        click.echo(f"hostgap: error: {error.message}", err=True)
-        if error.hint:
-            click.echo(f"  {error.hint}", err=True)
+        _complain(error.message, error.hint)
         return error.exit_code
     except Exception as error:
         if debug:
             raise
-        kind = type(error).__name__
-        click.echo(f"hostgap: internal error: {kind}: {str(error)[:200]}", err=True)
-        click.echo("  Please report it with the output of the same command and --debug.", err=True)
+        _complain(
+            f"internal error: {type(error).__name__}: {error}",
+            "Please report it with the output of the same command and --debug.",
+        )
         return EXIT_INTERNAL
+
+
+def _complain(message: str, hint: str | None = None) -> None:
+    """One or two lines on stderr. They may hold names from a trace: shown escaped, and cut."""
+    from hostgap.output.printable import printable
+
+    internal = message.startswith("internal error: ")
+    head = "hostgap: " if internal else "hostgap: error: "
+    click.echo(head + printable(message, LONGEST_MESSAGE), err=True)
+    if hint:
+        click.echo("  " + printable(hint, LONGEST_MESSAGE), err=True)

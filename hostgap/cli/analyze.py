@@ -104,6 +104,11 @@ def command(
     from hostgap.trace.load import load_trace
 
     kinds = [_format_of(path) for path in outputs]
+    resolved = [path.resolve() for path in outputs]
+    if len(set(resolved)) < len(resolved):
+        raise click.UsageError("-o names the same file twice", ctx)
+    if trace != "-" and Path(trace).resolve() in resolved:
+        raise click.UsageError(f"-o {trace}: that is the trace itself", ctx)
     for path in outputs:
         refuse_existing(path, force=force)
     if steps is not None and window == "trace":

@@ -6,6 +6,7 @@ import re
 
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.output import summary as s
+from hostgap.output.printable import printable
 
 SITES = 10
 SYNCS = 5
@@ -63,4 +64,4 @@ def render_markdown(diagnosis: Diagnosis) -> str:
 
 
 def _text(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", s.printable(text))
+    return _SPECIAL.sub(r"\\\1", printable(text))

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostgap.analysis.causes import MEANING, Cause
 from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Site, StepClass, SyncSite
-
-# C0 and C1 controls, and the marks that reorder text: shown escaped, so that no name in a trace can
-# move the cursor or disguise another.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def printable(text: str) -> str:
-    """`text` with control characters shown as escapes."""
-    return _UNPRINTABLE.sub(lambda m: m[0].encode("unicode_escape").decode("ascii"), text)
+from hostgap.output.printable import printable
 
 
 def duration(ns: float) -> str:

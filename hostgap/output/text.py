@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hostgap.diagnosis.model import DeviceMetrics, Diagnosis
 from hostgap.output import summary as s
+from hostgap.output.printable import printable
 
 SITES = 8
 SYNCS = 3
@@ -84,7 +85,7 @@ def _integrity(console: Console, diagnosis: Diagnosis) -> None:
     style = "dim" if integrity.verdict == "ok" else "yellow"
     for reason in integrity.reasons:
         table = Table.grid(padding=(0, 1))
-        table.add_row(Text(reason.code, style=style), Text(s.printable(reason.text), style=style))
+        table.add_row(Text(reason.code, style=style), Text(printable(reason.text), style=style))
         console.print(table)
 
 
@@ -92,11 +93,11 @@ def _device(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> No
     console.print()
     n = s.steps_in(diagnosis)
     per = " a step" if s.per_step(diagnosis) else ""
-    gpu = f"GPU {s.printable(str(device.device))}"
+    gpu = f"GPU {printable(str(device.device))}"
     title = f"Where the time of {gpu} went ({s.duration(device.window_ns / n)}{per})"
     console.print(Text(title, style="bold"))
     if device.reason is not None:
-        console.print(Text(f"  n/a: {s.printable(device.reason)}"))
+        console.print(Text(f"  n/a: {printable(device.reason)}"))
         return
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
@@ -182,5 +183,5 @@ def _hint(diagnosis: Diagnosis) -> str:
         return "Record with profile(..., with_stack=True) to see lines of your own code."
     if diagnosis.trace.file == "stdin":
         return ""
-    name = s.printable(shlex.quote(diagnosis.trace.file))
+    name = printable(shlex.quote(diagnosis.trace.file), 4096)
     return f"Every figure: hostgap analyze {name} --format json"

@@ -39,7 +39,8 @@ class Source:
     """
 
     def __init__(self, stream: BinaryIO, name: str, size: int = 0) -> None:
-        self.name = name
+        # a name that is not UTF-8 must not break whatever prints or encodes it
+        self.name = name.encode("utf-8", "replace").decode("utf-8")
         self.size = size
         self.consumed = 0
         self.offset = 0

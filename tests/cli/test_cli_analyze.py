@@ -264,3 +264,71 @@ class TestConfiguration:
     def test_help_needs_no_readable_configuration(self, tmp_path: Path) -> None:
         (tmp_path / "hostgap.toml").write_text("broken")
         assert hostgap("--help", cwd=tmp_path).returncode == 0
+
+
+class TestHostileSurroundings:
+    def test_closed_standard_output(self, tmp_path: Path) -> None:
+        command = f'"{sys.executable}" -m hostgap analyze "{GRAPH}" -o "{tmp_path}/r.json" >&-'
+        done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0
+        assert json.loads((tmp_path / "r.json").read_bytes())["devices"]
+
+    def test_reader_that_is_gone_already(self) -> None:
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        with os.fdopen(write_end, "wb") as pipe:
+            done = subprocess.run(
+                [sys.executable, "-m", "hostgap", "analyze", str(GRAPH)],
+                cwd=ROOT,
+                stdout=pipe,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (0, b"")
+
+    @pytest.mark.parametrize("pattern", ["a{99999999999999}", "(" * 5000, "(?a)(?u)x"])
+    def test_patterns_python_cannot_compile(self, pattern: str) -> None:
+        done = hostgap("analyze", ITEM, "--step-marker", pattern)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) <= 2
+
+    def test_pattern_that_python_warns_of(self) -> None:
+        assert hostgap("analyze", ITEM, "--step-marker", "[[P]rofilerStep").stderr == b""
+
+    def test_errors_show_names_escaped_and_cut(self, tmp_path: Path) -> None:
+        name = "\x1b[2Jred\u202e\n" + "x" * 5000
+        event = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+        events = [
+            {**event, "cat": "user_annotation", "name": name},
+            {**event, "cat": "kernel", "name": "k"},
+        ]
+        trace = tmp_path / "names.json"
+        trace.write_text(json.dumps({"traceEvents": events}))
+        done = hostgap("analyze", trace, "--step-marker", "zzz")
+        assert done.returncode == 2
+        assert b"\x1b" not in done.stderr
+        assert len(done.stderr.splitlines()) == 2
+        assert len(done.stderr) < 1500
+
+    @pytest.mark.skipif(os.name != "posix", reason="file names are text elsewhere")
+    def test_file_name_that_is_no_text(self, tmp_path: Path) -> None:
+        odd = os.fsencode(tmp_path) + b"/\xff.json.gz"
+        Path(os.fsdecode(odd)).write_bytes(GRAPH.read_bytes())
+        assert json_of(os.fsdecode(odd))["devices"]
+
+    def test_the_trace_is_no_output(self, tmp_path: Path) -> None:
+        trace = tmp_path / "t.json"
+        trace.write_bytes(gzip.decompress(GRAPH.read_bytes()))
+        before = trace.read_bytes()
+        assert hostgap("analyze", trace, "-o", trace, "--force").returncode == 2
+        assert trace.read_bytes() == before
+        twice = ["-o", tmp_path / "a.json", "-o", tmp_path / "a.json"]
+        assert hostgap("analyze", trace, *twice).returncode == 2
+        assert not (tmp_path / "a.json").exists()
+
+    @pytest.mark.parametrize("text", ["a=" + "[" * 5000, "device=" + "9" * 5000])
+    def test_configuration_that_python_cannot_read(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "hostgap.toml").write_text(text)
+        done = hostgap("analyze", ITEM, cwd=tmp_path)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) <= 2
