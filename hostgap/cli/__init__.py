@@ -142,8 +142,8 @@ def run(args: list[str], *, debug: bool = False) -> int:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
         else:
-            context = getattr(error, "ctx", None)
-            hint = f"see: {context.command_path} --help" if context is not None else None
+            used = getattr(error, "ctx", None)
+            hint = f"see: {used.command_path} --help" if used is not None else None
             _complain(error.format_message(), hint)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
