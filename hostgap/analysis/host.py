@@ -33,15 +33,15 @@ class HostThread:
     op: Int32
     table: Int8
     row: Int32
+    calls: NDArray[np.intp]  # the events that are API calls, in order of their row
 
     def events_of(self, call: NDArray[np.signedinteger]) -> NDArray[np.intp]:
         """The events of n API calls (rows of api_calls); -1 for a call of no length."""
-        calls = np.flatnonzero(self.table == CALL)
-        if len(calls) == 0:
+        if len(self.calls) == 0:
             return np.full(len(call), -1, np.intp)
-        order = calls[np.argsort(self.row[calls])]
-        at = np.minimum(np.searchsorted(self.row[order], call), len(order) - 1)
-        return np.where(self.row[order[at]] == call, order[at], -1)
+        at = np.searchsorted(self.row[self.calls], call)
+        event = self.calls[np.minimum(at, len(self.calls) - 1)]
+        return np.where(self.row[event] == call, event, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,9 @@ class Host:
             unnamed = level[note[level] < 0]
             note[unnamed] = note[nested.parent[unnamed]]
         op = np.where(op >= 0, op, note)
-        return HostThread(nested, innermost(nested), event_cause, site, op, table, row)
+        calls = np.flatnonzero(table == CALL)
+        calls = calls[np.argsort(row[calls], kind="stable")]
+        return HostThread(nested, innermost(nested), event_cause, site, op, table, row, calls)
 
 
 def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32, op: Int32) -> None:

@@ -35,12 +35,11 @@ def readable(name: str) -> str:
     return _ADDRESS.sub("", name)
 
 
-def op_chain(host: Host, call: int) -> str | None:
-    """The framework ops around an API call, outermost first: `aten::item > aten::_local...`."""
-    trace = host.trace
-    events = host[int(trace.api_calls.thread[call])]
+def op_chain(host: Host, thread: int, event: int) -> str | None:
+    """The framework ops at and around an event of a thread: `aten::item > aten::_local...`."""
+    trace, events = host.trace, host[thread]
     chain: list[str] = []
-    at = int(events.events_of(np.array([call]))[0])
+    at = event
     while at != NONE:
         row = events.row[at]
         if events.table[at] == OP and trace.host_ops.kind[row] == HostKind.OP:
@@ -61,13 +60,13 @@ def call_sites(host: Host, calls: Int32) -> list[Site | None]:
         parents[mine[known_events]] = host[code].nested.parent[event[known_events]]
     known: dict[tuple[int, ...], Site | None] = {}
     sites = []
-    for i, call in enumerate(calls.tolist()):
+    for i in range(len(calls)):
         key = (int(frames[i]),) if frames[i] != NONE else (NONE, int(threads[i]), int(parents[i]))
         if key not in known:
             if frames[i] != NONE:
                 known[key] = site_of_frame(host.trace.names[frames[i]])
             else:
-                chain = op_chain(host, call)
+                chain = op_chain(host, int(threads[i]), int(parents[i]))
                 known[key] = site_of_op(chain) if chain else None
         sites.append(known[key])
     return sites
