@@ -12,31 +12,39 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, pairwise
 from typing import Any, Literal
 
 import msgspec
 
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
-from hostgap.trace.events import DECODER, Event, lenient, loads
+from hostgap.trace.brackets import (
+    MAX_DEPTH,
+    SPACE,
+    follow,
+    last_boundary,
+    object_end,
+    outcome,
+    string_end,
+)
+from hostgap.trace.events import DECODER, MAX_REPAIRED, Event, lenient, loads, repair
 from hostgap.trace.source import Source
 
-_SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
 _NOT_SEPARATOR = re.compile(rb"[^ \t\r\n,]")
-_TOKEN = re.compile(rb'"[^"\\]*"|["{}\[\]]')  # a string, or the start of one with escapes
 _LIST_OF_OBJECTS = re.compile(rb"\[\s*\{")
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _CLOSING = re.compile(rb"\}\s*(?=\]\s*(?:,\s*\"|\}|\Z))")  # the list's last object
 _SCALAR_END = re.compile(rb"[,\]}\s]")
 
 _MAX_EVENT = 16 << 20  # bytes; an "event" longer than this is damage
-_MAX_WAIT = 256 << 10  # bytes read on for the end of an event that holds `},{` or is damaged
+_MAX_WAIT = 256 << 10  # bytes read on for a place between two events
 _MAX_KEPT = 1 << 20  # bytes of a metadata value that are kept
-_MAX_DEPTH = 1000  # of nested metadata
 _MAX_KEYS = 10_000
-
+_MAX_KEY = 200  # characters of a key that are kept
+_MAX_MEMORY = 16 << 20  # bytes that all keys and metadata may take, roughly
 
 _Stop = Literal["end", "list closed", "event open"]  # why reading stopped where it did
 
@@ -53,8 +61,8 @@ class Document:
     """A trace document being read. Iterate over `blocks()` once; then look at the attributes.
 
     Attributes:
-        keys: the top-level keys, in order.
-        metadata: the values of the top-level keys (those under 1 MiB).
+        keys: the top-level keys, in order, long ones cut.
+        metadata: the values of the top-level keys (those under 1 MiB, up to 16 MiB together).
         is_list: the document is a bare list of events.
         has_events: a list of events was found.
         truncated: why the document ends early, "" when it is whole.
@@ -79,6 +87,12 @@ class Document:
         self._buf = b""
         self._pos = 0
         self._base = 0  # bytes of the document before _buf
+        self._memory = 0  # bytes that the keys and metadata take, roughly
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the document read so far."""
+        return self._base + self._pos
 
     def blocks(self) -> Iterator[list[Event] | None]:
         """The events, block by block.
@@ -139,8 +153,9 @@ class Document:
             if self._peek() != b":":
                 raise self._error(f"':' is missing after {key[:40]!r}")
             self._pos += 1
-            if len(self.keys) < _MAX_KEYS:
-                self.keys.append(key)
+            short = key[:_MAX_KEY]
+            if len(self.keys) < _MAX_KEYS and self._fits(short.encode()):
+                self.keys.append(short)
             if key == "traceEvents" and self._peek() == b"[":
                 self._pos += 1
                 if self.has_events:
@@ -150,8 +165,20 @@ class Document:
                 yield from self._events()
             else:
                 value = self._value()
-                if value is not None and len(self.metadata) < _MAX_KEYS:
-                    self.metadata[key] = self._metadata_value(value)
+                if (
+                    value is not None
+                    and len(self.metadata) < _MAX_KEYS
+                    and self._fits(short.encode() + value)
+                ):
+                    self.metadata[short] = self._metadata_value(value)
+
+    def _fits(self, text: bytes) -> bool:
+        """Whether there is room for one more piece of metadata, which then counts as kept."""
+        memory = len(text) + 64 * (text.count(b",") + text.count(b"[")) + 200 * text.count(b"{")
+        if self._memory + memory > _MAX_MEMORY:
+            return False
+        self._memory += memory
+        return True
 
     def _metadata_value(self, text: bytes) -> Any:
         """The value; its text where it is not JSON, for metadata never decides over a trace."""
@@ -164,7 +191,7 @@ class Document:
 
     def _expect_end(self) -> None:
         while True:
-            rest = self._buf[self._pos :].lstrip(_SPACE + b"\0")
+            rest = self._buf[self._pos :].lstrip(SPACE + b"\0")
             self._pos = len(self._buf) - len(rest)
             if rest:
                 raise self._error(
@@ -177,7 +204,7 @@ class Document:
     def _string(self) -> bytes:
         """The string token at the cursor, quotes included."""
         while True:
-            if end := _string_end(self._buf, self._pos):
+            if end := string_end(self._buf, self._pos):
                 text = self._buf[self._pos : end]
                 self._pos = end
                 return text
@@ -207,9 +234,9 @@ class Document:
         size = 0
         while True:
             start = self._pos
-            self._pos, depth = _follow(self._buf, start, depth)
-            if depth > _MAX_DEPTH:
-                raise self._error(f"values nested more than {_MAX_DEPTH} deep")
+            self._pos, depth = follow(self._buf, start, depth)
+            if depth > MAX_DEPTH:
+                raise self._error(f"values nested more than {MAX_DEPTH} deep")
             size += self._pos - start
             if kept is not None:
                 kept.append(self._buf[start : self._pos])
@@ -231,7 +258,7 @@ class Document:
         seen = self._pos  # before it, no `{` is a place to cut at
         ended = False
         while True:
-            cut = _last_boundary(self._buf, self._pos, seen)
+            cut = last_boundary(self._buf, self._pos, seen)
             events: list[Event] = []
             stop: _Stop = "end"
             if cut is not None:
@@ -281,6 +308,7 @@ class Document:
         events: list[Event] = []
         pos = self._pos
         bounds = [pos, *(match.end() for match in _BETWEEN.finditer(self._buf, pos, end)), end]
+        fixed, kinds = self._repaired(bounds)
         todo = [(0, len(bounds) - 1)]
         stop: _Stop = "end"
         while todo and stop == "end":
@@ -289,18 +317,44 @@ class Document:
                 low += 1
             if low == high:
                 continue
-            if high - low > 1:
-                text = self._buf[max(pos, bounds[low]) : bounds[high]].strip(_SPACE + b",")
-                try:
-                    events += DECODER.decode(b"[" + text + b"]")
-                    pos = bounds[high]
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                    middle = (low + high) // 2
-                    todo += [(middle, high), (low, middle)]
+            if high - low == 1:
+                pos, stop = self._piece(max(pos, bounds[low]), bounds[high], last, events)
                 continue
-            pos, stop = self._piece(max(pos, bounds[low]), bounds[high], last, events)
+            odd = pos <= bounds[low] and any(kind is not None for kind in kinds[low:high])
+            text = (
+                b"".join(fixed[low:high])
+                if odd
+                else self._buf[max(pos, bounds[low]) : bounds[high]]
+            )
+            found = _decoded(text)
+            if found is None or (odd and len(found) != high - low):
+                middle = (low + high) // 2
+                todo += [(middle, high), (low, middle)]
+                continue
+            if odd:
+                self.repaired.update(chain.from_iterable(filter(None, kinds[low:high])))
+            events += found
+            pos = bounds[high]
         self._pos = pos
         return events, stop
+
+    def _repaired(self, bounds: list[int]) -> tuple[list[bytes], list[set[str] | None]]:
+        """Every piece of text between two bounds, each repaired as if it were an event.
+
+        Whoever decodes some of them together has to see that as many events come out: only then
+        is each piece one event, not a part of one that begins inside a string.
+
+        Returns:
+            The pieces, and the kinds of repair that each took; None for one that is unchanged.
+        """
+        texts: list[bytes] = []
+        kinds: list[set[str] | None] = []
+        for low, high in pairwise(bounds):
+            text = self._buf[low:high]
+            fixed, repairs = repair(text) if high - low <= MAX_REPAIRED else (text, set())
+            texts.append(fixed)
+            kinds.append(repairs if fixed is not text else None)
+        return texts, kinds
 
     def _piece(
         self, pos: int, piece_end: int, last: bool, events: list[Event]
@@ -310,7 +364,13 @@ class Document:
             pos = found.start()
             if found[0] == b"]":
                 return pos + 1, "list closed"
-            stop = _object_end(self._buf, pos)
+            stop = object_end(self._buf, pos, piece_end)
+            if stop is None and found[0] == b"{":
+                way = outcome(self._buf, pos, piece_end)
+                if way == "closed":
+                    stop = object_end(self._buf, pos)
+                elif way == "open":
+                    return pos, "event open"
             result = lenient(self._buf[pos:stop]) if stop is not None else None
             if stop is not None and result is not None:
                 event, repairs = result
@@ -322,15 +382,14 @@ class Document:
                 pos = stop
                 continue
             closing = _CLOSING.search(self._buf, pos, piece_end)
-            if stop is None and found[0] == b"{":
-                if last:
-                    breaks_off = closing is None and piece_end == len(self._buf)
-                    is_open = breaks_off or _is_beginning(self._buf[pos:])
-                else:
-                    wait = len(self._buf) - pos < _MAX_WAIT
-                    is_open = wait or _is_beginning(self._buf[pos:])
-                if is_open:
-                    return pos, "event open"
+            if (
+                last
+                and stop is None
+                and closing is None
+                and found[0] == b"{"
+                and piece_end == len(self._buf)
+            ):
+                return pos, "event open"
             stop = closing.end() if closing else piece_end
             self._damage(pos, stop)
             pos = stop
@@ -412,88 +471,17 @@ class Document:
         return TraceError(f"{self.source.name}: {what}, at {self._where(self._pos)}", hint)
 
 
-def _last_boundary(buf: bytes, pos: int, seen: int) -> tuple[int, int] | None:
-    """The last place between two objects in `buf[pos:]`: end of the first, start of the second.
-
-    Args:
-        seen: the second object does not start before it.
-    """
-    brace = len(buf)
-    while (brace := buf.rfind(b"{", max(pos + 1, seen), brace)) >= 0:
-        comma = _before(buf, pos, brace)
-        if comma is None or buf[comma] != 0x2C:  # ","
-            continue
-        close = _before(buf, pos, comma)
-        if close is not None and buf[close] == 0x7D:  # "}"
-            return close + 1, brace
-    return None
-
-
-def _before(buf: bytes, low: int, pos: int) -> int | None:
-    """Index of the last byte before `pos` that is not white space."""
-    pos -= 1
-    while pos >= low and buf[pos] in _SPACE:
-        pos -= 1
-    return pos if pos >= low else None
-
-
-def _string_end(buf: bytes, pos: int) -> int:
-    """Index behind the string that starts at `pos`, 0 where it has no end.
-
-    No regular expression: one would keep a way back at every escape, 60 bytes and more.
-    """
-    quote = pos
-    while (quote := buf.find(b'"', quote + 1)) >= 0:
-        slash = quote
-        while buf[slash - 1] == 0x5C:  # "\\"
-            slash -= 1
-        if (quote - slash) % 2 == 0:
-            return quote + 1
-    return 0
-
-
-def _follow(buf: bytes, pos: int, depth: int) -> tuple[int, int]:
-    """Follow the brackets from `pos` on, where `depth` are open.
-
-    Returns:
-        Where it stopped and how many are open there: 0; or more than `_MAX_DEPTH`; or else
-        nothing but a string that has no end follows.
-    """
-    while token := _TOKEN.search(buf, pos):
-        pos = token.end()
-        if token[0] == b'"':
-            pos = _string_end(buf, token.start())
-            if not pos:
-                return token.start(), depth
-        elif token[0] in (b"{", b"["):
-            depth += 1
-        elif token[0] in (b"}", b"]"):
-            depth -= 1
-        if depth <= 0 or depth > _MAX_DEPTH:
-            return pos, depth
-    return len(buf), depth
-
-
-def _object_end(buf: bytes, pos: int) -> int | None:
-    """Index behind the `}` that closes the object at `pos`, None if it does not close."""
-    if buf[pos] != 0x7B:  # "{"
-        return None
-    end, depth = _follow(buf, pos, 0)
-    return end if depth == 0 else None
-
-
-def _is_beginning(text: bytes) -> bool:
-    """Whether `text` is JSON that breaks off."""
+def _decoded(text: bytes) -> list[Event] | None:
+    """The events of a piece of the list, None where it is not JSON, or one is no event."""
     try:
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except msgspec.DecodeError as error:
-        return "truncated" in str(error)
-    except RecursionError:
-        return False
-    return False
+        return DECODER.decode(b"[" + text.strip(SPACE + b",") + b"]")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _decode_string(token: bytes) -> str:
+    if len(token) > 32 * _MAX_KEY:  # only its beginning is kept
+        return token[1 : _MAX_KEY + 1].decode("utf-8", "replace")
     try:
         value = loads(token)
     except ValueError:

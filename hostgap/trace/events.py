@@ -6,6 +6,7 @@ it refuses (NaN, bad escapes, bytes that are not UTF-8) goes to `lenient`, event
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -44,12 +45,18 @@ class Event(msgspec.Struct, gc=False):
 DECODER = msgspec.json.Decoder(list[Event])
 _ONE = msgspec.json.Decoder(Event)
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# a string, or the beginning of one at the end of the text
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _BAD_ESCAPE = re.compile(rb'(?<!\\)(?:\\\\)*\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LONE_BACKSLASH = re.compile(rb'\\(\\|")|\\')
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
-_MAX_LENIENT = 1 << 20  # bytes of an event that are worth a repair
-_BARE = re.compile(rb"(?<![\w\"])[+-]?(?:inf|nan|Inf|NAN|INF)(?:inity)?(?![\w\"])")
+_ESCAPE_BYTES = re.compile(_ESCAPE.pattern.encode(), re.DOTALL)
+MAX_REPAIRED = 1 << 20  # bytes of an event that are worth a repair
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_BARE_HINT = re.compile(rb"[nNiI][aAnN][nNfF]")
+_BARE = re.compile(rb"(?<![\w\"])[+-]?(?:(?:inf|Inf|INF)(?:inity)?|nan|NaN|NAN)(?![\w\"])")
+_STRING_OR_BARE = re.compile(_STRING.pattern + rb"|" + _BARE.pattern, re.DOTALL)
 
 
 class _Number(str):
@@ -69,24 +76,12 @@ def lenient(text: bytes) -> tuple[Event | None, set[str]] | None:
     try:
         return _ONE.decode(text), set()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        if len(text) > _MAX_LENIENT:
+        if len(text) > MAX_REPAIRED:
             return None
-    repairs: set[str] = set()
-    try:
-        decoded = text.decode("utf-8")
-    except UnicodeDecodeError:
-        repairs.add("bytes that are not UTF-8")
-        decoded = text.decode("utf-8", "replace")
-    raw = decoded.encode("utf-8")
-    if b"\\" in raw and _BAD_ESCAPE.search(raw):
-        repaired = _STRING.sub(_literal_backslashes, raw)
-        if repaired != raw:
-            repairs.add("invalid escapes")
-            raw = repaired
-    bare = _outside_strings(raw)
-    if bare != raw:
-        repairs.add("non-finite numbers")
-        raw = bare
+    raw, repairs = repair(text)
+    if raw is not text:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _ONE.decode(raw), repairs
 
     def constant(_: str) -> None:
         repairs.add("non-finite numbers")
@@ -96,6 +91,42 @@ def lenient(text: bytes) -> tuple[Event | None, set[str]] | None:
     except (ValueError, RecursionError):
         return None
     return (_event(value) if isinstance(value, dict) else None), repairs
+
+
+def repair(text: bytes) -> tuple[bytes, set[str]]:
+    """Turn what JSON forbids, but writers of traces write, into JSON.
+
+    Args:
+        text: an object, or the beginning of one.
+
+    Returns:
+        The repaired text, `text` itself where it needs nothing; and the kinds of repair it took
+        that are worth a note.
+    """
+    kinds: set[str] = set()
+    raw = text
+    if not raw.isascii():
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError:
+            kinds.add("bytes that are not UTF-8")
+            raw = raw.decode("utf-8", "replace").encode("utf-8")
+    if b"\\" in raw:
+        if _BAD_ESCAPE.search(raw):
+            fixed = _STRING.sub(_literal_backslashes, raw)
+            if fixed != raw:
+                kinds.add("invalid escapes")
+                raw = fixed
+        if _SURROGATE.search(raw):
+            raw = _ESCAPE_BYTES.sub(lambda m: rb"\ufffd" if m[1] else m[0], raw)
+    if _CONTROL.search(raw):
+        raw = _STRING.sub(_escaped_controls, raw)
+    if _BARE_HINT.search(raw) and _BARE.search(raw):
+        fixed = _STRING_OR_BARE.sub(lambda m: m[0] if m[0][0] == 0x22 else b"null", raw)
+        if fixed != raw:
+            kinds.add("non-finite numbers")
+            raw = fixed
+    return (raw, kinds) if raw != text else (text, kinds)
 
 
 def loads(text: bytes, **options: Any) -> Any:
@@ -124,16 +155,11 @@ def _literal_backslashes(match: re.Match[bytes]) -> bytes:
     return _LONE_BACKSLASH.sub(lambda m: b"\\" + m[1] if m[1] else rb"\\", token)
 
 
-def _outside_strings(raw: bytes) -> bytes:
-    """`raw` with bare inf and nan replaced by null, strings untouched."""
-    out = []
-    last = 0
-    for match in _STRING.finditer(raw):
-        out.append(_BARE.sub(b"null", raw[last : match.start()]))
-        out.append(match[0])
-        last = match.end()
-    out.append(_BARE.sub(b"null", raw[last:]))
-    return b"".join(out)
+def _escaped_controls(match: re.Match[bytes]) -> bytes:
+    token = match[0]
+    if not _CONTROL.search(token):
+        return token
+    return _CONTROL.sub(lambda m: b"\\u%04x" % m[0][0], token)
 
 
 def _event(value: dict[str, Any]) -> Event | None:
