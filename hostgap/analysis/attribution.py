@@ -23,6 +23,7 @@ from hostgap.analysis.syncs import blocking_calls, capture_spans, download_syncs
 from hostgap.analysis.timeline import Lane, collectives
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
 
+BLOCK = 1 << 15  # gaps swept at once
 STALL_FACTOR = 10  # a gap this many times its graph's usual one waits for the submission
 STALL_FLOOR_NS = 2_000
 IDLE = (Cause.UNTRACED, Cause.INPUT_WAIT)  # what a thread that waits for another shows
@@ -134,9 +135,7 @@ class Attribution:
         launched = _gather(self.trace.api_calls.thread, call, known)
         thread = np.where(trailing, self._step_thread, launched)[late]
         held = until > gaps.start[late]
-        host = self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
-        parts.append(host)
-        del host
+        parts += self._host_parts(late[held], gaps.start[late][held], until[held], thread[held])
         return in_order(parts)
 
     # --- which op, which call ----------------------------------------------------------------
@@ -221,19 +220,22 @@ class Attribution:
 
     def _host_parts(
         self, gap: NDArray[np.intp], start: Int64, end: Int64, thread: NDArray[np.generic]
-    ) -> Parts:
-        """What each gap's launching thread was doing, with the shadows of its blocking calls."""
+    ) -> list[Parts]:
+        """What each gap's launching thread was doing, with the shadows of its blocking calls.
+
+        A block of gaps at a time: on the way a piece takes several times the memory it ends with.
+        """
         parts = []
-        for code in np.unique(thread):
-            mine = np.flatnonzero(thread == code)
-            windows = Intervals(start[mine], end[mine])
-            swept = self._sweep(int(code), gap[mine], windows)
-            swept = self._handed_off(swept, int(code))
-            swept = self._overlaid(swept, int(code))
-            parts.append(self._with_shadows(swept, gap[mine], windows.start, int(code)))
-        if not parts:
-            return bare(gap, start, end, Cause.UNTRACED)
-        return self._named_python(together(parts))
+        for code in np.unique(thread).tolist():
+            of_thread = np.flatnonzero(thread == code)
+            for first in range(0, len(of_thread), BLOCK):
+                mine = of_thread[first : first + BLOCK]
+                windows = Intervals(start[mine], end[mine])
+                swept = self._sweep(code, gap[mine], windows)
+                swept = self._overlaid(self._handed_off(swept, code), code)
+                swept = self._with_shadows(swept, gap[mine], windows.start, code)
+                parts.append(self._named_python(swept))
+        return parts
 
     def _sweep(self, code: int, gap: NDArray[np.generic], windows: Intervals) -> Parts:
         if code == NONE:
