@@ -16,7 +16,7 @@ MAX_DEPTH = 1000  # of nested brackets that are followed
 
 _TOKEN = re.compile(rb'"[^"\\]*"|["{}\[\]]')  # a string, or the start of one with escapes
 _WORD = (string.ascii_letters + string.digits + "+-.").encode()
-_PROBE = 4096  # bytes looked at behind an object that should have ended
+_PROBE = 512  # bytes looked at behind an object that should have ended
 
 
 def last_boundary(buf: bytes, pos: int, seen: int) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -41,6 +41,7 @@ _SCALAR_END = re.compile(rb"[,\]}\s]")
 
 _MAX_EVENT = 16 << 20  # bytes; an "event" longer than this is damage
 _MAX_WAIT = 256 << 10  # bytes read on for a place between two events
+_TOGETHER = 8  # events that are repaired and decoded at once
 _MAX_KEPT = 1 << 20  # bytes of a metadata value that are kept
 _MAX_KEYS = 10_000
 _MAX_KEY = 200  # characters of a key that are kept
@@ -308,11 +309,10 @@ class Document:
         events: list[Event] = []
         pos = self._pos
         bounds = [pos, *(match.end() for match in _BETWEEN.finditer(self._buf, pos, end)), end]
-        fixed, kinds = self._repaired(bounds)
-        todo = [(0, len(bounds) - 1)]
+        todo = [(0, len(bounds) - 1, False)]
         stop: _Stop = "end"
         while todo and stop == "end":
-            low, high = todo.pop()
+            low, high, tried = todo.pop()
             while low < high and bounds[low + 1] <= pos:  # inside a string, already passed
                 low += 1
             if low == high:
@@ -320,41 +320,37 @@ class Document:
             if high - low == 1:
                 pos, stop = self._piece(max(pos, bounds[low]), bounds[high], last, events)
                 continue
-            odd = pos <= bounds[low] and any(kind is not None for kind in kinds[low:high])
-            text = (
-                b"".join(fixed[low:high])
-                if odd
-                else self._buf[max(pos, bounds[low]) : bounds[high]]
-            )
-            found = _decoded(text)
-            if found is None or (odd and len(found) != high - low):
+            found = _decoded(self._buf[max(pos, bounds[low]) : bounds[high]])
+            if found is None and not tried and high - low <= _TOGETHER and pos <= bounds[low]:
+                tried = True
+                found = self._repaired(bounds[low : high + 1])
+            if found is None:
                 middle = (low + high) // 2
-                todo += [(middle, high), (low, middle)]
-                continue
-            if odd:
-                self.repaired.update(chain.from_iterable(filter(None, kinds[low:high])))
-            events += found
-            pos = bounds[high]
+                todo += [(middle, high, tried), (low, middle, tried)]
+            else:
+                events += found
+                pos = bounds[high]
         self._pos = pos
         return events, stop
 
-    def _repaired(self, bounds: list[int]) -> tuple[list[bytes], list[set[str] | None]]:
-        """Every piece of text between two bounds, each repaired as if it were an event.
+    def _repaired(self, bounds: list[int]) -> list[Event] | None:
+        """The events between the bounds when each stretch between two, repaired, is one event.
 
-        Whoever decodes some of them together has to see that as many events come out: only then
-        is each piece one event, not a part of one that begins inside a string.
-
-        Returns:
-            The pieces, and the kinds of repair that each took; None for one that is unchanged.
+        It is when they decode together, to as many events; None when not.
         """
         texts: list[bytes] = []
-        kinds: list[set[str] | None] = []
+        kinds: Counter[str] = Counter()
         for low, high in pairwise(bounds):
-            text = self._buf[low:high]
-            fixed, repairs = repair(text) if high - low <= MAX_REPAIRED else (text, set())
-            texts.append(fixed)
-            kinds.append(repairs if fixed is not text else None)
-        return texts, kinds
+            if high - low > MAX_REPAIRED:
+                return None
+            text, repairs = repair(self._buf[low:high])
+            texts.append(text)
+            kinds.update(repairs)
+        found = _decoded(b"".join(texts))
+        if found is None or len(found) < len(texts):
+            return None
+        self.repaired.update(kinds)
+        return found
 
     def _piece(
         self, pos: int, piece_end: int, last: bool, events: list[Event]

@@ -119,10 +119,10 @@ def repair(text: bytes) -> tuple[bytes, set[str]]:
                 raw = fixed
         if _SURROGATE.search(raw):
             raw = _ESCAPE_BYTES.sub(lambda m: rb"\ufffd" if m[1] else m[0], raw)
-    if _CONTROL.search(raw):
+    if _CONTROL.search(raw.strip()) and _CONTROL.search(_in_strings(raw)):
         raw = _STRING.sub(_escaped_controls, raw)
-    if _BARE_HINT.search(raw) and _BARE.search(raw):
-        fixed = _STRING_OR_BARE.sub(lambda m: m[0] if m[0][0] == 0x22 else b"null", raw)
+    if _BARE_HINT.search(raw):
+        fixed = _without_bare(raw)
         if fixed != raw:
             kinds.add("non-finite numbers")
             raw = fixed
@@ -150,9 +150,25 @@ def _literal_backslashes(match: re.Match[bytes]) -> bytes:
     All of its single backslashes are then meant literally, valid escapes such as \\t included.
     """
     token = match[0]
-    if not _BAD_ESCAPE.search(token):
+    if b"\\" not in token or not _BAD_ESCAPE.search(token):
         return token
     return _LONE_BACKSLASH.sub(lambda m: b"\\" + m[1] if m[1] else rb"\\", token)
+
+
+def _in_strings(raw: bytes) -> bytes:
+    """The text of all strings."""
+    if b"\\" in raw:
+        return b"".join(_STRING.findall(raw))
+    return b"".join(raw.split(b'"')[1::2])
+
+
+def _without_bare(raw: bytes) -> bytes:
+    """`raw` with bare inf and nan replaced by null, strings untouched."""
+    if b"\\" in raw:
+        return _STRING_OR_BARE.sub(lambda m: m[0] if m[0][0] == 0x22 else b"null", raw)
+    parts = raw.split(b'"')  # outside of strings, inside, outside, ...
+    parts[::2] = _BARE.sub(b"null", b'"'.join(parts[::2])).split(b'"')
+    return b'"'.join(parts)
 
 
 def _escaped_controls(match: re.Match[bytes]) -> bytes:
