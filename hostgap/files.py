@@ -39,15 +39,10 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         with target.open("wb") as device:
             yield device
         return
-    part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
-    try:
-        stream = part.open("xb")
-    except FileNotFoundError:
-        raise HostgapError(f"{path.parent}: no such folder", "create it first") from None
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        with stream:
+    name = os.fsencode(target.name)[:200].decode("utf-8", "ignore")  # the limit is on bytes
+    part = target.with_name(f".{name}.{secrets.token_hex(4)}.part")
+    try:  # from here on, so that no moment is left at which a signal leaves the file behind
+        with _opened(part, path) as stream:
             yield stream
         refuse_existing(path, force=force)  # it may have appeared meanwhile
         part.replace(target)
@@ -57,6 +52,17 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def _opened(part: Path, path: Path) -> BinaryIO:
+    """A new file `part`, to become `path`."""
+    try:
+        return part.open("xb")
+    except FileNotFoundError:
+        folder = part.parent if path.is_symlink() else path.parent
+        raise HostgapError(f"{folder}: no such folder", "create it first") from None
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:

@@ -36,6 +36,40 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_no_moment_is_left_at_which_a_signal_leaves_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def stopped(self: Path, mode: str) -> None:
+        opened(self, mode).close()
+        raise SystemExit(143)
+
+    monkeypatch.setattr(Path, "open", stopped)
+    with pytest.raises(SystemExit), atomic_output(tmp_path / "r", force=False):
+        pytest.fail("the block ran")
+    assert names(tmp_path) == []
+    monkeypatch.undo()
+    with pytest.raises(SystemExit):
+        write_and_fail(tmp_path / "r", SystemExit)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "日"])
+def test_a_name_as_long_as_the_system_allows(tmp_path: Path, letter: str) -> None:
+    out = tmp_path / (letter * (255 // len(letter.encode())))
+    with atomic_output(out, force=False) as stream:
+        stream.write(b"abc")
+    assert names(tmp_path) == [out.name]
+
+
+def test_a_link_into_a_missing_folder_names_that_folder(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone" / "r")
+    with pytest.raises(HostgapError, match="gone: no such"), atomic_output(link, force=False):
+        pytest.fail("the block ran")
+
+
 def test_a_failure_keeps_the_old_file(tmp_path: Path) -> None:
     out = tmp_path / "r"
     out.write_bytes(b"old")
