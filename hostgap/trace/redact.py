@@ -20,6 +20,8 @@ from hostgap.trace.rewrite import Rewriter
 from hostgap.trace.scrub import Scrubber
 from hostgap.trace.source import open_source
 
+_SEARCHED = 16 << 20  # bytes without an event after which a text is not taken for a trace
+
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
@@ -75,6 +77,11 @@ def _attempt(
         with open_source(path) as source, compressed(stream, out.name) as text:
             for block in rewriter.run(iter(source.read, b"")):
                 text.write(block)
+                if not rewriter.is_trace and rewriter.text_bytes > _SEARCHED:
+                    raise TraceError(
+                        f"{source.name}: no trace events in the first {_SEARCHED >> 20} MiB",
+                        lookalikes.RECORD,
+                    )
         if not rewriter.is_trace:
             raise TraceError(
                 f"{source.name}: this is JSON, but not a trace: it has no traceEvents",

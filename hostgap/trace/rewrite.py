@@ -16,12 +16,20 @@ from collections.abc import Iterable, Iterator
 
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
-from hostgap.trace.scrub import REDACTED, Scrubber, decoded, is_sensitive, names_somebody
+from hostgap.trace.scrub import (
+    REDACTED,
+    Scrubber,
+    decoded,
+    is_sensitive,
+    is_structure,
+    names_somebody,
+)
 
 BLOCK = 1 << 17  # larger blocks leave the processor's cache and are slower
 LONGEST = 1 << 20  # bytes of one string; what is longer is replaced unread
 _CACHE_BYTES = 4 << 20
 _CACHE_ENTRIES = 1 << 15
+_DEEPEST = 1000  # levels of brackets in a text without a comma
 
 _HOLE = f'"{REDACTED}"'.encode()
 _PUNCTUATION = b" \t\r\n{}[],:0123456789.+-"
@@ -41,6 +49,11 @@ _REST_OF_LINE = re.compile(rb"[^\n]*")
 _REST_OF_BARE = re.compile(rb'[^\n"]*')
 _NAMED = re.compile(rb'"([A-Za-z_-]{2,20})"\s*:\s*"((?:[^"\\]|\\.)*)"', re.S)
 _MASKED = re.compile(rb"[\\\xff]")
+# What gives a key a value that may have to go: a string, an object or a list, not a number.
+_VALUE_THAT_GOES = re.compile(rb"\s*:\s*(?:\Z|[\[{])")
+_END_OR_KEY = re.compile(rb'\s*(?:\}|,\s*"\s*:)')
+# Bytes that are in no UTF-8, to stand for a backslash; several, as damaged text may hold some.
+_MASKS = (0xFF, 0xFE, 0xF8)
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -49,24 +62,64 @@ class _NeedsContext(Exception):
 
 
 class _Decisions(dict[bytes, bytes]):
-    r"""What becomes of each string, worked out once. Holds `\\` as FF 0 and `\"` as FF 1."""
+    r"""What becomes of each string, worked out once. Holds `\\` as FF 0 and `\"` as FF 1.
 
-    def __init__(self, scrubber: Scrubber) -> None:
+    Attributes:
+        words: strings that would be sensitive as keys, and what becomes of them as anything else.
+    """
+
+    def __init__(self, scrubber: Scrubber, mask: int) -> None:
         super().__init__()
+        self.words: dict[bytes, bytes] = {}
         self._scrubber = scrubber
+        self._mask = mask
         self._bytes = 0
 
     def __missing__(self, key: bytes) -> bytes:
-        raw = _unmasked(key)
-        if _may_be_sensitive(raw):
+        if key in self.words:
             raise _NeedsContext
+        raw = _unmasked(key, self._mask)
         clean = self._scrubber.token(raw)
         self._bytes += 2 * len(key) + 100
-        if self._bytes > _CACHE_BYTES or len(self) > _CACHE_ENTRIES:
+        if self._bytes > _CACHE_BYTES or len(self) + len(self.words) > _CACHE_ENTRIES:
             self.clear()
+            self.words.clear()
             self._bytes = 0
-        value = self[key] = key if clean == raw else clean
+        value = key if clean == raw else clean
+        if _may_be_sensitive(raw):
+            self.words[key] = value
+            raise _NeedsContext
+        self[key] = value
         return value
+
+    def with_neighbours(self, strings: list[bytes], gaps: list[bytes]) -> list[bytes] | None:
+        """What becomes of `strings`, None if a value must go that is not a single string.
+
+        Args:
+            strings: what stands between quotes.
+            gaps: what stands after each of them.
+        """
+        clean = list(map(self.as_no_key, strings))
+        for i, string in enumerate(strings):
+            if string not in self.words or not _VALUE_THAT_GOES.match(gaps[i]):
+                continue
+            if not gaps[i].rstrip().endswith(b":"):
+                return None  # an object or a list
+            if names_somebody(decoded(_unmasked(string, self._mask))):
+                return None  # to be learned
+            after = gaps[i + 1] + b'"' + b"".join(gaps[i + 2 : i + 3])
+            if not _END_OR_KEY.match(after):
+                return None  # damaged
+            if strings[i + 1]:
+                clean[i + 1] = REDACTED.encode()
+        return clean
+
+    def as_no_key(self, string: bytes) -> bytes:
+        """What becomes of `string` where it is no key."""
+        try:
+            return self[string]
+        except _NeedsContext:
+            return self.words[string]
 
 
 class Rewriter:
@@ -86,8 +139,10 @@ class Rewriter:
         self.is_trace = False
         self.learned = False
         self._scrubber = scrubber
-        self._decisions = _Decisions(scrubber)
+        self._decisions = {mask: _Decisions(scrubber, mask) for mask in _MASKS}
         self._skip = 0  # depth inside a value that goes as a whole
+        self._torn = False  # right behind text that was replaced
+        self._goes_on = False  # behind a value that went, which may be the first of a list
         self._key: str | None = None  # the sensitive key whose value comes next
         self._in_long = False  # inside a string that is too long to hold
 
@@ -122,7 +177,7 @@ class Rewriter:
             text = self._leave_long(text)
         if not self.is_trace:
             self.is_trace = b'"traceEvents"' in text or b'"ph"' in text
-        view, usual = _masked(text)
+        view, mask = _masked(text)
         parts = view.split(b'"')
         last = (len(parts) - 1) & ~1
         while last >= 0 and b"," not in parts[last]:
@@ -137,26 +192,31 @@ class Rewriter:
         del parts[last + 1 :]
         done = text[: len(text) - rest]
         carry = text[len(text) - rest :]
-        fast = self._all_at_once(parts, done) if usual and not self._skip else None
+        fast = None
+        if mask in _MASKS and not self._skip and not self._goes_on:
+            fast = self._all_at_once(parts, done, mask)
         return self._one_by_one(done) if fast is None else fast, carry
 
-    def _all_at_once(self, parts: list[bytes], text: bytes) -> bytes | None:
+    def _all_at_once(self, parts: list[bytes], text: bytes, mask: int) -> bytes | None:
         """Rewrite text split at its quotes; None if it is not plain JSON or needs context."""
         gaps = b"".join(parts[::2])
         letters = gaps.translate(None, _PUNCTUATION)
         if (letters and not _LITERALS.fullmatch(letters)) or _TWO_POINTS.search(gaps):
             return None
         strings = parts[1::2]
+        decisions = self._decisions[mask]
         try:
-            clean = list(map(self._decisions.__getitem__, strings))
+            clean: list[bytes] | None = list(map(decisions.__getitem__, strings))
         except _NeedsContext:
+            clean = decisions.with_neighbours(strings, parts[2::2])
+        if clean is None:
             return None
         if clean == strings:
             return text
         self.changed += sum(map(operator.ne, clean, strings))
         parts[1::2] = clean
         out = b'"'.join(parts)
-        return _unmasked(out) if b"\\" in text else out
+        return _unmasked(out, mask) if b"\\" in text else out
 
     def _one_by_one(self, text: bytes) -> bytes:
         """Rewrite text token by token: with its keys in view, and trusting nothing."""
@@ -170,38 +230,56 @@ class Rewriter:
             elif kind == "string":
                 out.append(self._string(token["inside"], is_key=token["after"] == b":"))
             elif kind == "mark":
-                if self._key is not None and token[0] in (b"{", b"["):
-                    self._skip = 1
-                    out.append(self._hole())
-                else:
-                    if token[0] in (b",", b"}", b"]"):
-                        self._key = None
-                    out.append(token[0])
+                out.append(self._mark(token[0]))
             elif kind == "bare" and _BARE.fullmatch(token[0]):
                 self._key = None
+                self._torn = False
                 out.append(token[0])
             else:
                 at = self._end_of_damage(text, token.start(), quoted=kind == "quote")
                 self.damage["text that is not JSON was replaced"] += 1
                 out.append(self._hole())
+                self._after_damage(text[token.start() : at])
         return b"".join(out)
 
-    def _string(self, inside: bytes, *, is_key: bool) -> bytes:
-        if is_key:
+    def _mark(self, mark: bytes) -> bytes:
+        """A bracket, a comma, a colon or white space."""
+        if self._key is not None and mark in (b"{", b"["):
+            self._skip = 1
+            return self._hole()
+        if mark in (b",", b"}", b"]"):
             self._key = None
-            if _may_be_sensitive(inside):
+        if not mark.isspace():
+            self._torn = False
+            self._goes_on = self._goes_on and mark == b","
+        return mark
+
+    def _after_damage(self, replaced: bytes) -> None:
+        """What was replaced may have been, or held, the key that says that a value must go."""
+        self._torn = True
+        name = replaced.rstrip().removesuffix(b":").strip(b"\"' \t\r\n")
+        if replaced.rstrip().endswith(b":") and not is_structure(decoded(name)):
+            self._key = ""
+
+    def _string(self, inside: bytes, *, is_key: bool) -> bytes:
+        torn, self._torn = self._torn, False
+        if is_key:
+            self._goes_on = False
+            self._key = None
+            if _may_be_sensitive(inside) or (torn and not is_structure(decoded(inside))):
                 self._key = decoded(inside)
-        elif self._key is not None:
-            if names_somebody(self._key) and self._scrubber.learn(decoded(inside)):
+        elif self._key is not None or self._goes_on:
+            key = self._key or ""
+            if names_somebody(key) and self._scrubber.learn(decoded(inside)):
                 self.learned = True
+            self._goes_on = True
             if inside:
                 return self._hole()
             self._key = None
-        clean = self._decisions.get(inside)
-        if clean is None:
+        if _MASKED.search(inside):
             clean = self._scrubber.token(inside)
-            if not _MASKED.search(inside) and not _may_be_sensitive(inside):
-                self._decisions[inside] = clean
+        else:
+            clean = self._decisions[_MASKS[0]].as_no_key(inside)
         self.changed += clean != inside
         return b'"' + clean + b'"'
 
@@ -221,6 +299,11 @@ class Rewriter:
 
     def _force(self, text: bytes, in_string: bool) -> tuple[bytes, bytes]:
         """Get rid of more than `LONGEST` bytes without a comma outside a string."""
+        outside = b"".join(_masked(text)[0].split(b'"')[::2])
+        if sum(map(outside.count, (b"[", b"{"))) - sum(map(outside.count, (b"]", b"}"))) > _DEEPEST:
+            raise TraceError(
+                f"brackets are nested over {_DEEPEST} deep: this is not a trace", lookalikes.RECORD
+            )
         if not in_string:
             return self._one_by_one(text), b""
         start = _masked(text)[0].rfind(b'"')
@@ -267,25 +350,27 @@ def _of_size(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _masked(text: bytes) -> tuple[bytes, bool]:
+def _masked(text: bytes) -> tuple[bytes, int]:
     r"""`text` with `\\` and `\"` masked, same length: every `"` left begins or ends a string.
 
-    The second value is whether the usual mask was used, which `_unmasked` can undo.
+    The second value is the byte that stands for the backslash, which is not in `text`.
     """
+    mask = next((m for m in _MASKS if m not in text), None)
     if b"\\" not in text:
-        return text, b"\xff" not in text
-    # FF is in no UTF-8; where the text is damaged enough to hold it, another byte will do
-    mask = next((m for m in range(255, -1, -1) if m not in b'"\\,' and m not in text), None)
+        return text, 0 if mask is None else mask
+    if mask is None:  # any byte will do
+        mask = next((m for m in range(255, -1, -1) if m not in b'"\\,' and m not in text), None)
     if mask is None:
         raise TraceError("the file holds binary data, not JSON text", lookalikes.RECORD)
     pair = bytes([mask])
-    return text.replace(b"\\\\", pair + b"0").replace(b'\\"', pair + b"1"), mask == 0xFF
+    return text.replace(b"\\\\", pair + b"0").replace(b'\\"', pair + b"1"), mask
 
 
-def _unmasked(text: bytes) -> bytes:
-    if b"\xff" not in text:
+def _unmasked(text: bytes, mask: int) -> bytes:
+    if mask not in text:
         return text
-    return text.replace(b"\xff1", b'\\"').replace(b"\xff0", b"\\\\")
+    pair = bytes([mask])
+    return text.replace(pair + b"1", b'\\"').replace(pair + b"0", b"\\\\")
 
 
 def _half_escape(text: bytes) -> bytes:

@@ -33,6 +33,15 @@ _SENSITIVE_KEYS = _words(
     """
 )
 _SENSITIVE_PREFIXES = ("mast_", "slurm_", "tw_")
+# ... whatever comes before them: `wandb_api_key`, `hfToken`, `db.password`, `auth-cookie-2`
+_SENSITIVE_LAST = _words(
+    "auth cookie credential credentials key passphrase passwd password pwd secret secrets token"
+)
+_SENSITIVE_ENDINGS = (
+    *("accesskey", "accesstoken", "apikey", "apitoken", "authkey", "authtoken", "credentials"),
+    *("hftoken", "passwd", "password", "privatekey", "secretkey", "sessiontoken"),
+)
+_LAST_WORD = re.compile(r"([A-Z]?[a-z]+|[A-Z]+(?![a-z]))[\W\d_]*\Z")
 # ... and those whose value names a host or a person, to be found in other strings too.
 _NAMING_KEYS = _words(
     "fqdn host hostname login masteraddr node nodename startedby submitter twuser user username"
@@ -106,14 +115,14 @@ _ABSOLUTE = re.compile(r"[/~]|\.{1,2}[/\\]|[A-Za-z]:[\\/]|\\\\|file:", re.I)
 _FRAME = re.compile(r"(?P<path>[^;\n]*?)(?P<line>\(-?\d+\))(?P<rest>(?:: [^;\n]*)?)", re.S)
 _FRAMES_APART = re.compile(r"([;\n]\s*)")
 
+# None of these may look far ahead from many places in a string: a long one would take minutes.
 _PROGRAM = re.compile(
-    r"(?P<before>^|[\s(\[\"'])(?:\S*[/\\])?(?P<name>python|torchrun|vllm|sglang|accelerate|deepspeed"
+    r"(?<![^\s(\[\"'/\\])(?P<name>python|torchrun|vllm|sglang|accelerate|deepspeed"
     r"|ray|srun|mpirun|bash|sh|uv|node|java)[\d.]*w?(?:\.exe)?"
-    r"(?=\s+(?:--?[A-Za-z]|\S*[/\\]|\S+\.(?:py|sh|js|jar)\b)).*",
-    re.S,
+    r"(?=\s+(?:--?[A-Za-z]|\S*[/\\]|\S+\.(?:py|sh|js|jar)\b))"
 )
 _FLAG = re.compile(r"(?:^|\s)--[A-Za-z]")
-_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s\"'<>]*")
+_URL = re.compile(r"(?i)(?:(?<![a-z0-9+.-])(?P<file>file)|(?<=[a-z0-9+.-]))://[^\s\"'<>]*")
 _NAME = r"[A-Z_][A-Z0-9_]{2,}"
 _ASSIGNED = re.compile(rf"(?s)^({_NAME})=(.+)$|(?<![\w.:])({_NAME})=(?![=\s])([^\s;]+)")
 _PLAIN = r"(?:[-+]?\d[\d.]*|(?i:true|false|none|null))"
@@ -127,7 +136,7 @@ _SECRET = re.compile(
 _KEYLIKE = re.compile(
     r"\b(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{24,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|AKIA[A-Z0-9]{12,}|xox[abprs]-[\w-]{10,}|AIza[\w-]{30,}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+    r"|eyJ[\w-]{8,400}\.[\w-]{8,}\.[\w-]*|GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
 )
 _AT = re.compile(r"(?<![\w.+@?-])[A-Za-z_][\w.+-]+@[A-Za-z0-9][\w-]*[\w](?:\.[\w-]+)*")
 _DOMAIN = re.compile(
@@ -153,7 +162,18 @@ def is_sensitive(key: str) -> bool:
     """Whether the whole value under `key` is to be replaced."""
     if key == "Trace name":  # of a profiler span: "PyTorch Profiler", not the file's name
         return False
-    return _plain(key) in _SENSITIVE_KEYS or key.lower().startswith(_SENSITIVE_PREFIXES)
+    plain = _plain(key)
+    return (
+        plain in _SENSITIVE_KEYS
+        or key.lower().startswith(_SENSITIVE_PREFIXES)
+        or plain.rstrip("0123456789").endswith(_SENSITIVE_ENDINGS)
+        or ((last := _LAST_WORD.search(key)) is not None and last[1].lower() in _SENSITIVE_LAST)
+    )
+
+
+def is_structure(word: str) -> bool:
+    """Whether `word` belongs to the format itself."""
+    return word in _STRUCTURE
 
 
 def names_somebody(key: str) -> bool:
@@ -240,7 +260,7 @@ class Scrubber:
     def _general(self, text: str) -> str:
         if not text:
             return text
-        text = _PROGRAM.sub(_program, text)
+        text = _without_command(text)
         if _FLAG.search(text):
             text = f"{REDACTED} command"
         text = _SECRET.sub(rf"\1{REDACTED}", text)
@@ -260,9 +280,7 @@ class Scrubber:
         return self._pattern.sub(REDACTED, text)
 
     def _url(self, match: re.Match[str]) -> str:
-        if match[1].lower() == "file":
-            return self._place(match[0])
-        return f"{match[1]}://{REDACTED}"
+        return self._place(match[0]) if match["file"] else f"://{REDACTED}"
 
     def _place(self, path: str) -> str:
         """A neutral path: `site-packages/...`, `lib/python3.12/...` or `dir3/decode.py`."""
@@ -340,10 +358,15 @@ def decoded(raw: bytes) -> str:
     return str(text)
 
 
-def _program(match: re.Match[str]) -> str:
+def _without_command(text: str) -> str:
     """A command line becomes the program's name; the bracket it stood in is closed again."""
-    bracket = {"(": ")", "[": "]"}.get(match["before"], "")
-    return f"{match['before']}{match['name']}{bracket}"
+    program = _PROGRAM.search(text)
+    if program is None:
+        return text
+    before = text[: program.start()]
+    if before.endswith(("/", "\\")):  # its folder goes too
+        before = before[: -len(before.split()[-1])]
+    return before + program["name"] + {"(": ")", "[": "]"}.get(before[-1:], "")
 
 
 def _assigned(match: re.Match[str]) -> str:

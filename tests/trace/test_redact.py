@@ -272,6 +272,74 @@ def test_a_string_too_long_to_hold_is_replaced(tail: bytes) -> None:
         assert any("over 1 MiB" in line for line in rewriter.damage)
 
 
+SECRET_KEYS = [
+    "token",
+    "api_token",
+    "wandb_api_key",
+    "hf_token",
+    "access_key",
+    "secret",
+    "password",
+]
+
+
+@pytest.mark.parametrize("key", SECRET_KEYS)
+@pytest.mark.parametrize("value", ["zq9", ["zq9", 1], {"a": {"b": "zq9"}}])
+def test_secrets_under_ordinary_keys_go(key: str, value: Any) -> None:
+    event = {"ph": "X", "ts": 1, "args": {"a": "x", key: value, "b": "y"}}
+    text = json.dumps([event] * 3).encode()
+    args = {"a": "x", key: "redacted", "b": "y"}
+    assert json.loads(run(text)) == [{"ph": "X", "ts": 1, "args": args}] * 3
+    event["args"] = {key: value}
+    assert json.loads(run(json.dumps([event]).encode()))[0]["args"] == {key: "redacted"}
+
+
+def test_a_word_that_is_no_key_stays_and_a_number_too() -> None:
+    text = b'[{"ph": "X", "name": "attention.key", "args": {"token": 17, "key": "", "x": ["key"]}},'
+    assert run(text + b"1]") == text + b"1]"
+
+
+def test_bytes_that_are_not_utf8_are_no_reason_to_go_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise AssertionError("token by token")
+
+    text = b'[{"ph": "X", "name": "\xff0 \xff1 \\\\ \\" /home/alice/x.py"}, {"ph": "X", "ts": 2},'
+    monkeypatch.setattr(Rewriter, "_one_by_one", fail)
+    done = next(Rewriter(Scrubber()).run([text]))
+    assert done.endswith(b', {"ph": "X", "ts": 2},')
+    assert b"alice" not in done
+
+
+def test_a_secret_whose_key_is_torn_goes() -> None:
+    lost = run(b'[{"ph": "X", "e"nv":{"x":"zq9",\n"y":"zq9"}},\n{"ph": "X", "ts": 7}]')
+    assert b"zq9" not in lost.split(b"\n")[0]
+    for text in (b'{"a": 1x"nv":{"x":"zq9"},\n"ph": 7}', b'{"a": 1, env: ["zq9"],\n"ph": 7}'):
+        clean = run(text)
+        assert b"zq9" not in clean, clean
+        assert clean.endswith(b'"ph": 7}')
+    kept = b'{"a": redacted"traceEvents": [{"ph": "X", "name": "aten::mm"}]}'
+    assert b"aten::mm" in run(kept)
+
+
+def test_a_list_that_lost_its_bracket_goes() -> None:
+    clean = run(b'{"cmdline":"python","zq9argv", "zq9"], "ph": "X", "name": "k"}')
+    assert clean == b'{"cmdline":"redacted","redacted", "redacted"], "ph": "X", "name": "k"}'
+    cut = run(b'{"ph": "X", "cmdline":"python","zq9argv"]}', size=1)
+    assert b"zq9" not in cut
+
+
+@pytest.mark.parametrize("bomb", [b"\0", b"[", b'{"a":', b'{"ph":', b"[[1],", b" "])
+def test_bombs_are_refused_early(bomb: bytes, tmp_path: Path) -> None:
+    source = tmp_path / "t.json.gz"
+    head = b'{"a": 1,'
+    source.write_bytes(gzip.compress(head + bomb * ((20 << 20) // len(bomb)), 1))
+    with pytest.raises(TraceError, match=r"no trace events in the first 16 MiB|nested over 1000"):
+        redact(source, tmp_path / "out.json")
+    assert list(tmp_path.iterdir()) == [source]
+
+
 def test_memory_is_bounded() -> None:
     event = b'{"ph": "X", "cat": "python_function", "name": "/home/u%d/x.py(1): f", "ts": %d.5},\n'
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -216,8 +218,78 @@ def test_sensitive_keys() -> None:
         assert is_sensitive(key), key
     for key in ("name", "labels", "pg_name", "ranks", "world_size", "two", "Trace name", "device"):
         assert not is_sensitive(key), key
+    for key in ("token", "api_token", "wandb_api_key", "hf_token", "hfToken", "HFToken", "API-KEY"):
+        assert is_sensitive(key), key
+    for key in ("access_key", "secret", "db.password", "auth-cookie", "key2", "wandbapikey", "pwd"):
+        assert is_sensitive(key), key
+    for key in ("tokens", "max_tokens", "TOKENIZERS_PARALLELISM", "monkey", "author", "key_size"):
+        assert not is_sensitive(key), key
     assert names_somebody("host_name")
     assert not names_somebody("env")
+
+
+# What Kineto, Chrome's format and torch's own annotations call their members.
+FORMAT_KEYS = """
+Addr|Bytes|Call stack|Collective name|Concrete Inputs|Device Id|Device Type|Dst Rank|Ev Idx
+External id|Fwd thread id|Group size|In msg nelems|In split size|Input Dims|Input Strides
+Input type|Kwinputs|Module Hierarchy|Out msg nelems|Process Group Description|Process Group Name
+Process Group Ranks|Profiler Event Index|Python id|Python module id|Python parent id
+Python thread|Record function id|Rank|Sequence number|Total Allocated|Total Reserved
+Trace iteration|Trace name|blocks per SM|cbid|correlation|device|dtype|dur
+est. achieved occupancy %|grid|kernel_backend|kernel_file|kernel_hash|kernel_kwargs|graph id
+graph node id|hwDecoderId|memory bandwidth (GB/s)|num_warps|ph|pid|queued|registers per thread
+roofline|shared memory|stream|tid|ts|wait_on_cuda_event_id|wait_on_stream|warps per SM
+correlation id
+""".replace("\n", "|").strip("|")
+
+
+def test_the_keys_of_the_format_are_not_sensitive() -> None:
+    assert [key for key in FORMAT_KEYS.split("|") if is_sensitive(key)] == []
+
+
+LONG = [
+    *("ip-1-1-1-1-", "a-", "a.", "a1.", "w" * 50 + ".", '("', ' "', "[", "(", "eyJaaaaaaaa."),
+    *("-eyJ", "/a b c ", '("/a b c d', "a://", "a@a.", "(python ", "secret ", "(1", "a:", "../"),
+    *(
+        "AAA=",
+        "x.so.1.1",
+        "~a~",
+        "bearer ",
+        "://",
+        "-/",
+        "\\\\a\\",
+        "lib/python3",
+        "C:/",
+        "::ffff:1.",
+    ),
+]
+
+
+@pytest.mark.parametrize("tail", ["", "/", "=", "/python", "!"])
+def test_a_long_string_does_not_take_minutes(tail: str) -> None:
+    """In a process of its own, as a regular expression cannot be interrupted from within."""
+    work = (
+        "import sys, json; from hostgap.trace.scrub import Scrubber\n"
+        "for unit in json.loads(sys.argv[1]):\n"
+        "    Scrubber(['trainer-17']).text(unit * (200_000 // len(unit)) + sys.argv[2])\n"
+    )
+    command = [sys.executable, "-c", work, json.dumps(LONG), tail]
+    subprocess.run(command, check=True, timeout=60)  # 2 to 4 s; quadratic: 20 s for one of them
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run (python3 -m alice", "run (python)"),
+        ("run (/opt/x/python3 -m alice", "run python"),
+        ("a /opt/alice/python x.py", "a python"),
+        (r"C:\\alice\\python.exe x.py", "python"),
+        ("cxxpython x.py", "cxxpython x.py"),
+        ("see s3://alice and file:///home/alice/x.py", "see s3://redacted and dir1/x.py"),
+    ],
+)
+def test_command_lines_and_addresses_inside_text(text: str, expected: str) -> None:
+    assert Scrubber().text(text.replace("\\\\", "\\")) == expected
 
 
 IDENTIFIER = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
