@@ -161,22 +161,27 @@ class Host:
             else:
                 cause.append(self._role_cause[trace.api_calls.role[at]])
         start, end = np.concatenate(starts), np.concatenate(ends)
+        del starts, ends
         order = _outermost_first(start, end, np.concatenate(tables))
-        nested = nest(start[order], end[order])
+        start, end = start[order], end[order]
+        nested = nest(start, end)
+        del start, end
         table = np.concatenate(tables)[order]
         row = np.concatenate(rows)[order]
         event_cause = np.concatenate(cause)[order].astype(np.int8)
-        site = np.full(len(order), -1, np.int32)
+        n = len(order)
+        del order, tables, rows, cause
+        site = np.full(n, -1, np.int32)
         is_frame = table == FRAME
         code = trace.frames.name[row[is_frame]]
         site[is_frame] = np.where(self._is_user[code], code, -1)
-        op = np.full(len(order), -1, np.int32)
+        op = np.full(n, -1, np.int32)
         is_op = table == OP
         is_op[is_op] = trace.host_ops.kind[row[is_op]] == HostKind.OP
         op[is_op] = trace.host_ops.name[row[is_op]]
         _inherit(nested, table, event_cause, site, op)
         # outside every op, the innermost annotation is better than nothing
-        note = np.full(len(order), -1, np.int32)
+        note = np.full(n, -1, np.int32)
         is_note = (table == OP) & ~is_op
         note[is_note] = self._notes[trace.host_ops.name[row[is_note]]]
         for level in nested.levels[1:]:

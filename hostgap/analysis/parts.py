@@ -12,6 +12,7 @@ from hostgap.analysis.intervals import Intervals, cut
 from hostgap.trace.model import Int8, Int32, Int64
 
 NONE = -1
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,14 @@ def sum_by(key: NDArray[np.signedinteger], values: Int64, n: int) -> Int64:
     """Exact integer sums per key 0..n-1.
 
     bincount is far faster than add.at but sums in float64: the values go in as two halves, each of
-    which stays exact.
+    which stays exact. A block at a time, as it copies what it is given.
     """
-    low = np.bincount(key, values & 0xFFFFF, n).astype(np.int64)
-    return low + (np.bincount(key, values >> 20, n).astype(np.int64) << 20)
+    total = np.zeros(n, np.int64)
+    for first in range(0, len(key), _BLOCK):
+        keys, block = key[first : first + _BLOCK], values[first : first + _BLOCK]
+        total += np.bincount(keys, block & 0xFFFFF, n).astype(np.int64)
+        total += np.bincount(keys, block >> 20, n).astype(np.int64) << 20
+    return total
 
 
 def bare(gap: NDArray[np.intp], start: Int64, end: Int64, cause: Cause | Int8) -> Parts:
