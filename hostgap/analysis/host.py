@@ -156,8 +156,10 @@ class Host:
             elif which == OP:
                 # an annotation is no framework op: inside it, outside an op, Python runs
                 plain = self._op_cause[trace.host_ops.name[at]]
-                annotation = trace.host_ops.kind[at] == HostKind.ANNOTATION
-                cause.append(np.where(annotation & (plain == Cause.DISPATCH), Cause.PYTHON, plain))
+                kind = trace.host_ops.kind[at]
+                plain = np.where(kind == HostKind.WAIT, np.int8(Cause.INPUT_WAIT), plain)
+                annotation = (kind == HostKind.ANNOTATION) & (plain == Cause.DISPATCH)
+                cause.append(np.where(annotation, Cause.PYTHON, plain))
             else:
                 cause.append(self._role_cause[trace.api_calls.role[at]])
         start, end = np.concatenate(starts), np.concatenate(ends)

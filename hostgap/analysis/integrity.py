@@ -73,6 +73,7 @@ REASONS: dict[str, ReasonKind] = {
         ReasonKind("HG924", _OK, "host events that end before they start were dropped"),
         ReasonKind("HG925", _PARTIAL, "correlation ids shared by several launches join nothing"),
         ReasonKind("HG926", _PARTIAL, "much of the idle time has no launching call"),
+        ReasonKind("HG927", _PARTIAL, "the recording tool says that it lost events"),
         ReasonKind("HG930", _PARTIAL, "the profiler stopped the host inside the window"),
         ReasonKind("HG931", _PARTIAL, "steps without GPU work"),
         ReasonKind("HG932", _PARTIAL, "several profiler cycles in one file"),
@@ -145,6 +146,8 @@ def _reading(report: ReadReport) -> Iterator[Note]:
     if report.ambiguous_correlations:
         count = _n(report.ambiguous_correlations, "correlation id")
         yield Note("HG925", f"{count} used by several launches: their GPU ops count as orphans")
+    for text in report.losses:
+        yield Note("HG927", f"nsys says: {text}")
     if report.profiler_cycles > 1:
         yield Note("HG932", f"{report.profiler_cycles} profiler cycles in this file")
 
@@ -191,6 +194,8 @@ _FRONTEND = re.compile(r"api_?server|frontend|uvicorn|tokenizer_?manager|openai"
 def _nothing_recorded(trace: Trace, launches: int) -> Iterator[Note]:
     if trace.report.unset or trace.report.negative:
         yield Note("HG913", "no GPU op has usable timestamps")
+    elif trace.report.missing:
+        yield Note("HG910", trace.report.missing)
     elif launches:
         seen = f"{launches:,} launch" + ("" if launches == 1 else "es")
         yield Note(

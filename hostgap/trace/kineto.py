@@ -20,6 +20,7 @@ from hostgap.trace import vocabulary as vocab
 from hostgap.trace.columns import Columns, Interner
 from hostgap.trace.document import Document
 from hostgap.trace.events import Args, Event, Text
+from hostgap.trace.join import match_calls
 from hostgap.trace.model import (
     ApiCalls,
     CopyKind,
@@ -32,7 +33,6 @@ from hostgap.trace.model import (
     Int64,
     Memory,
     ReadReport,
-    Role,
     Thread,
     Trace,
 )
@@ -354,7 +354,7 @@ class _Reader:
         copies = [vocab.copy_of(text) for text in self.copies]
         copies.append((CopyKind.NONE, Memory.UNKNOWN, Memory.UNKNOWN))  # code -1
         table = np.array(copies, np.int8).reshape(-1, 3)[gpu.pop("copy")]
-        call, ambiguous = match_calls(gpu["correlation"], api)
+        call, ambiguous = match_calls(gpu["correlation"], api.correlation, api.role)
         ops = GpuOps(
             call=call,
             copy_kind=table[:, 0].copy(),
@@ -372,39 +372,6 @@ class _Reader:
                 if isinstance(entry, dict) and isinstance(entry.get("id"), int):
                     known[entry["id"]] = str(entry.get("name") or "")
         return tuple(Device(device, known.get(device, "")) for device in self.devices)
-
-
-def match_calls(correlation: Int64, api: ApiCalls) -> tuple[NDArray[np.int32], int]:
-    """The API call that launched each GPU op, by correlation id.
-
-    Calls that can launch work (launches, copies) come first; another call (a library's own) only
-    where no such call has the id. An id that several such calls share joins nothing.
-
-    Args:
-        correlation: n ids of GPU ops; 0 and less means none.
-
-    Returns:
-        n rows of `api` (-1: none), and the number of ambiguous ids.
-    """
-    call = np.full(len(correlation), _NONE, np.int32)
-    if not len(api) or not len(correlation):
-        return call, 0
-    launching = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
-    ambiguous = 0
-    for candidates in (np.flatnonzero(launching), np.flatnonzero(~launching)):
-        ids = api.correlation[candidates]
-        order = np.argsort(ids, kind="stable")
-        ids, candidates = ids[order], candidates[order]
-        first = np.searchsorted(ids, correlation, "left")
-        count = np.searchsorted(ids, correlation, "right") - first
-        open_ops = (call == _NONE) & (correlation > 0)
-        found = open_ops & (count == 1)
-        call[found] = candidates[first[found]]
-        if candidates.size and launching[candidates[0]]:
-            ambiguous = len(np.unique(correlation[open_ops & (count > 1)]))
-            # an id that is ambiguous among launches must not fall to an unrelated call
-            correlation = np.where(count > 1, 0, correlation)
-    return call, ambiguous
 
 
 def _sorted(api: ApiCalls, roles: NDArray[np.int8]) -> ApiCalls:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from hostgap.trace.kineto import read_kineto
 from hostgap.trace.model import Trace
+from hostgap.trace.nsys import read_nsys
+from hostgap.trace.nsys_export import exported
 from hostgap.trace.source import open_source
+from hostgap.trace.sqlite import MAGIC
 
 
 def load_trace(
@@ -16,8 +21,9 @@ def load_trace(
     """Read a trace file into tables.
 
     Args:
-        path: a torch.profiler trace: `.json`, gzip or zstd (told by content, not by name);
-            "-" reads standard input.
+        path: a torch.profiler trace (`.json`, gzip or zstd), an Nsight Systems SQLite export, or a
+            `.nsys-rep`, which is exported through `nsys` first; told by content, not by name. "-"
+            reads a torch.profiler trace from standard input.
         progress: called now and then with the number of (compressed) bytes read so far.
 
     Returns:
@@ -26,15 +32,28 @@ def load_trace(
     Raises:
         TraceError: the file is missing, damaged beyond reading, or not such a trace.
     """
-    import gc
-
     # The reader makes millions of short-lived objects and no cycles: collecting would cost half
     # its time.
     collecting = gc.isenabled()
     gc.disable()
     try:
+        if os.fspath(path) != "-" and (database := _nsys(Path(path))) is not None:
+            with exported(database) as export:
+                return read_nsys(export, progress, name=os.fspath(path))
         with open_source(path) as source:
             return read_kineto(source, progress)
     finally:
         if collecting:
             gc.enable()
+
+
+def _nsys(path: Path) -> Path | None:
+    """`path` if it is a file of Nsight Systems."""
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(len(MAGIC))
+    except OSError:  # open_source says what is wrong
+        return None
+    return path if head == MAGIC or path.suffix == ".nsys-rep" else None

@@ -81,6 +81,7 @@ class HostKind(enum.IntEnum):
     OP = 0  # framework operator
     ANNOTATION = 1  # user annotation, NVTX range
     OVERHEAD = 2  # the profiler's own work; stops every thread, whatever row it stands on
+    WAIT = 3  # a call into the operating system in which the thread waits
 
 
 class _Table:
@@ -210,6 +211,8 @@ class ReadReport:
     ambiguous_correlations: int = 0  # ids used by more than one call
     profiler_cycles: int = 0  # profiler spans in the file
     unread_backend: str = ""  # of device events hostgap cannot read as GPU work
+    missing: str = ""  # what was not recorded at all, and what records it
+    losses: tuple[str, ...] = ()  # what the recording tool itself says it may have lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""`.nsys-rep` reports, exported to SQLite through the `nsys` that wrote them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hostgap.errors import TraceError
+
+TIMEOUT_S = 1800
+
+
+@contextmanager
+def exported(path: Path) -> Iterator[Path]:
+    """An SQLite export of `path`: the file itself, or a temporary one made from a `.nsys-rep`.
+
+    Raises:
+        TraceError: there is no `nsys` to export with, or it failed.
+    """
+    if path.suffix != ".nsys-rep":
+        yield path
+        return
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise TraceError(
+            f"{path}: an Nsight Systems report, and there is no nsys on the PATH to export it with",
+            f"where nsys is: nsys export --type sqlite -o {path.stem}.sqlite {path.name}",
+        )
+    with tempfile.TemporaryDirectory(prefix="hostgap-") as folder:
+        target = Path(folder) / "export.sqlite"
+        command = [nsys, "export", "--type", "sqlite", "-o", str(target), str(path)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise TraceError(f"{path}: nsys export failed: {error}") from error
+        if done.returncode != 0 or not target.is_file():
+            said = (done.stderr or done.stdout).strip().splitlines()
+            reason = said[-1] if said else f"exit code {done.returncode}"
+            raise TraceError(f"{path}: nsys export failed: {reason}")
+        yield target

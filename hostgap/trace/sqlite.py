@@ -1,0 +1,164 @@
+"""Reading an SQLite file that belongs to somebody else: read-only, column by column, in blocks.
+
+Nothing is written into the user's file or beside it: no index, no temporary table, no journal.
+Rows are read in the order they lie in and sorted in memory afterwards.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.errors import TraceError
+from hostgap.trace.model import Int64
+
+MAGIC = b"SQLite format 3\0"
+_BLOCK = 16384  # rows at once
+_WAL = 2  # value of bytes 18 and 19 of the header in write-ahead mode
+
+
+class Database:
+    """An SQLite file opened for reading.
+
+    Args:
+        path: the file.
+
+    Raises:
+        TraceError: it is no database, is being written, or was left unfinished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for suffix in ("-wal", "-journal"):
+            beside = path.with_name(path.name + suffix)
+            if beside.is_file() and beside.stat().st_size:
+                raise TraceError(
+                    f"{path}: {beside.name} lies beside it: the export is unfinished or was killed",
+                    "export again: nsys export --type sqlite",
+                )
+        with path.open("rb") as stream:
+            header = stream.read(100)
+        # a write-ahead database would need a file of shared memory beside it
+        immutable = "&immutable=1" if header[18:20] == bytes([_WAL, _WAL]) else ""
+        uri = f"file:{quote(str(path.resolve()))}?mode=ro{immutable}"
+        try:
+            self._connection = sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
+            self._connection.text_factory = _text
+            self.tables = {
+                name: self._columns(name)
+                for (name,) in self.rows(
+                    "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+                )
+            }
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: sqlite3.Error) -> TraceError:
+        message = str(error)
+        if "locked" in message:
+            return TraceError(
+                f"{self.path}: the database is locked", "is nsys still writing it? try again later"
+            )
+        if "malformed" in message or "not a database" in message or "disk image" in message:
+            return TraceError(
+                f"{self.path}: the database is damaged ({message})",
+                "export again: nsys export --type sqlite",
+            )
+        return TraceError(f"{self.path}: cannot be read as a database: {message}")
+
+    def _columns(self, table: str) -> tuple[str, ...]:
+        return tuple(row[1] for row in self.rows(f"PRAGMA table_info({_quoted(table)})"))
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """All rows of a small result.
+
+        Raises:
+            TraceError: the file is damaged or locked.
+        """
+        try:
+            return self._connection.execute(query, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether there is such a table, with all these columns."""
+        return table in self.tables and set(columns) <= set(self.tables[table])
+
+    def count(self, table: str) -> int:
+        """Number of rows, 0 without the table."""
+        if table not in self.tables:
+            return 0
+        return int(self.rows(f"SELECT count(*) FROM {_quoted(table)}")[0][0])
+
+    def columns(
+        self, table: str, columns: Sequence[str], tick: Callable[[], None] | None = None
+    ) -> dict[str, Int64]:
+        """Integer columns of a table; one that it does not have, and every null, is NULL.
+
+        Args:
+            table: its name; a missing table has no rows.
+            columns: their names.
+            tick: called after every block.
+        """
+        have = self.tables.get(table, ())
+        used = [name for name in columns if name in have]
+        chunks: dict[str, list[NDArray[np.int64]]] = {name: [] for name in used}
+        length = 0
+        if used:
+            selected = ", ".join(f"coalesce({_quoted(name)}, {NULL})" for name in used)
+            try:
+                cursor = self._connection.execute(f"SELECT {selected} FROM {_quoted(table)}")
+                cursor.arraysize = _BLOCK
+                while block := cursor.fetchmany():
+                    length += len(block)
+                    for name, values in zip(used, zip(*block, strict=True), strict=True):
+                        chunks[name].append(_integers(values))
+                    if tick is not None:
+                        tick()
+            except sqlite3.Error as error:
+                raise self._broken(error) from error
+        empty = np.zeros(0, np.int64)
+        return {
+            name: (
+                (np.concatenate(chunks[name]) if chunks[name] else empty)
+                if name in chunks
+                else np.full(length, NULL, np.int64)
+            )
+            for name in columns
+        }
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+
+NULL = -(2**63)  # stands for null in an integer column; no time or id is ever that
+
+
+def _integers(values: Sequence[Any]) -> NDArray[np.int64]:
+    try:
+        return np.array(values, np.int64)
+    except (TypeError, ValueError, OverflowError):  # a text or a real where a number is due
+        return np.array([_integer(value) for value in values], np.int64)
+
+
+def _integer(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return NULL
+    return number if NULL < number < 2**63 else NULL
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
