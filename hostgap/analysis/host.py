@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,7 +90,8 @@ class Host:
         self._frame_cause, self._is_user = self._frame_names()
         self._op_cause = self._op_names()
         # an annotation that only counts steps names no place
-        steps = np.array([name.startswith("ProfilerStep#") for name in trace.names], np.bool_)
+        counts = re.compile(r"(?:ProfilerStep|\w*step|\w*iter\w*)\W*\d+", re.IGNORECASE)
+        steps = np.array([counts.fullmatch(name) is not None for name in trace.names], np.bool_)
         self._notes = np.where(steps, -1, np.arange(len(trace.names))).astype(np.int32)
 
     def _frame_names(self) -> tuple[Int8, NDArray[np.bool_]]:
@@ -111,6 +113,10 @@ class Host:
     def has_stacks(self) -> bool:
         """Whether the trace recorded Python frames."""
         return len(self.trace.frames) > 0
+
+    def has_ops(self) -> bool:
+        """Whether the trace recorded framework ops: without them Python and they look alike."""
+        return bool((self.trace.host_ops.kind == HostKind.OP).any())
 
     def threads(self) -> list[int]:
         """Codes of all threads with any event."""
@@ -159,7 +165,8 @@ class Host:
                 kind = trace.host_ops.kind[at]
                 plain = np.where(kind == HostKind.WAIT, np.int8(Cause.INPUT_WAIT), plain)
                 annotation = (kind == HostKind.ANNOTATION) & (plain == Cause.DISPATCH)
-                cause.append(np.where(annotation, Cause.PYTHON, plain))
+                between_ops = Cause.PYTHON if self.has_ops() else Cause.UNTRACED
+                cause.append(np.where(annotation, between_ops, plain))
             else:
                 cause.append(self._role_cause[trace.api_calls.role[at]])
         start, end = np.concatenate(starts), np.concatenate(ends)

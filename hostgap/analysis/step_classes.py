@@ -144,7 +144,8 @@ def _coarser(analysis: Analysis, per_step: dict[str, Int64]) -> list[tuple[str, 
 def _own_label(analysis: Analysis, step: int) -> str:
     """What a step's annotation says beyond its number."""
     label = analysis.steps.marks.label[step]
-    return "" if label.startswith("ProfilerStep#") else label
+    numbered = re.fullmatch(r"(?:ProfilerStep|\w*step|\w*iter\w*)\W*\d+", label, re.IGNORECASE)
+    return "" if numbered else label
 
 
 _VLLM = re.compile(r"context_(\d+)\D.*generation_(\d+)")

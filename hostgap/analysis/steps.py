@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.analysis.clock import Clock
+from hostgap.analysis.intervals import covers, union
 from hostgap.errors import HostgapError
 from hostgap.trace.model import HostKind, Int32, Int64, Role, Trace
 
@@ -59,8 +60,8 @@ _STEP_NAMES = (
 def find_steps(trace: Trace, clock: Clock, marker: str | None = None) -> StepMarks:
     """Where the steps of a trace begin.
 
-    Tried in order: `marker`, ProfilerStep#, serving engines' annotations, a repeating cycle of
-    launches, the whole trace.
+    Tried in order: `marker`, ProfilerStep#, serving engines' annotations, NVTX ranges that repeat,
+    a repeating cycle of launches, the whole trace.
 
     Args:
         marker: a regular expression searched in the names of annotations and ops.
@@ -74,7 +75,7 @@ def find_steps(trace: Trace, clock: Clock, marker: str | None = None) -> StepMar
         marks = _annotated(trace, clock, pattern, (HostKind.ANNOTATION,))
         if marks is not None:
             return marks
-    return _cycle(trace, clock) or _whole(trace, clock)
+    return _ranges(trace, clock) or _cycle(trace, clock) or _whole(trace, clock)
 
 
 def _marked(trace: Trace, clock: Clock, marker: str) -> StepMarks:
@@ -106,6 +107,12 @@ def _annotated(
         return None
     thread = np.bincount(ops.thread[rows]).argmax()
     rows = rows[ops.thread[rows] == thread]
+    return _marks(trace, clock, rows, "annotation")
+
+
+def _marks(trace: Trace, clock: Clock, rows: NDArray[np.intp], source: Source) -> StepMarks:
+    """Steps that begin at the outermost of some host ops of one thread."""
+    ops = trace.host_ops
     outermost: list[int] = []
     reach = np.iinfo(np.int64).min
     for row in rows.tolist():
@@ -117,7 +124,38 @@ def _annotated(
     # the last step may be followed by as much as any other was, and not by all the rest
     tail = int((start[1:] - end[:-1]).max()) if len(start) > 1 else 0
     stop = int(end[-1]) + tail if len(start) > 1 else None
-    return StepMarks("annotation", start, labels, int(thread), stop)
+    return StepMarks(source, start, labels, int(ops.thread[rows[0]]), stop)
+
+
+def _ranges(trace: Trace, clock: Clock) -> StepMarks | None:
+    """NVTX ranges with one name, numbers aside (`step#7`, `decode 12`), around most launches.
+
+    Of several such names the one that most launches lie under wins, the outermost among equals.
+    Only Nsight exports: there NVTX is how a program marks its steps.
+    """
+    if trace.source != "nsys":
+        return None
+    ops, api = trace.host_ops, trace.api_calls
+    launches = np.flatnonzero(np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH)))
+    notes = np.flatnonzero(ops.kind == HostKind.ANNOTATION)
+    if len(launches) == 0 or len(notes) == 0:
+        return None
+    by_name: dict[tuple[int, str], list[int]] = {}
+    for row in notes.tolist():
+        name = re.sub(r"\d+", "#", trace.names[ops.name[row]])
+        by_name.setdefault((int(ops.thread[row]), name), []).append(row)
+    best: tuple[int, int, list[int]] | None = None  # launches inside, -ranges, rows
+    for (thread, _), rows in by_name.items():
+        if len(rows) < MIN_REPEATS:
+            continue
+        inside = union(ops.start[rows], ops.end[rows])
+        of_thread = api.thread[launches] == thread
+        covered = int(np.count_nonzero(covers(inside, api.start[launches[of_thread]])))
+        if covered * 2 > len(launches) and (best is None or (covered, -len(rows)) > best[:2]):
+            best = (covered, -len(rows), rows)
+    if best is None:
+        return None
+    return _marks(trace, clock, np.array(best[2]), "nvtx")
 
 
 def _whole(trace: Trace, clock: Clock) -> StepMarks:

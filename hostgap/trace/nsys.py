@@ -168,7 +168,7 @@ class _Reader:
             self.negative_host += wrong
         else:
             self.negative += wrong
-        return ordered
+        return np.asarray(ordered)
 
     # --- GPU ---------------------------------------------------------------------------------
 
