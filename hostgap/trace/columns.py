@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Key = TypeVar("Key", bound=Hashable)
+_CLOSE = 1 << 22  # ids this close together are told apart by a table
 
 
 class Interner(dict[Key, int], Generic[Key]):
@@ -45,3 +46,32 @@ class Columns:
         """The whole column; its chunks are freed, so that at most one column stands twice."""
         chunks = self._chunks.pop(name)
         return np.concatenate(chunks) if chunks else np.zeros(0, self._dtypes[name])
+
+
+def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """The distinct values of a column that holds few, and for each row which of them it is.
+
+    `np.unique` sorts the whole column for it; ids that lie close together need no sorting.
+    """
+    if len(values) == 0:
+        return values, np.zeros(0, np.intp)
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return values[:1], np.zeros(len(values), np.intp)
+    if high - low >= _CLOSE:
+        found, which = np.unique(values, return_inverse=True)
+        return found, which.astype(np.intp)
+    seen = np.zeros(high - low + 1, np.bool_)
+    seen[values - low] = True
+    rank = np.cumsum(seen, dtype=np.int32) - 1
+    return np.flatnonzero(seen) + low, rank[values - low].astype(np.intp)
+
+
+def by_start(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Columns (start and end first) in order of start, longer intervals first."""
+    start, end = columns[0], columns[1]
+    step = np.diff(start)
+    if (step > 0).all() or ((step >= 0).all() and (np.diff(end)[step == 0] <= 0).all()):
+        return columns
+    order = np.lexsort((-end, start))
+    return [column[order] for column in columns]

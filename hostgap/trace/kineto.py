@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
 from hostgap.trace import vocabulary as vocab
-from hostgap.trace.columns import Columns, Interner
+from hostgap.trace.columns import Columns, Interner, by_start
 from hostgap.trace.document import Document
 from hostgap.trace.events import Args, Event, Text
 from hostgap.trace.join import match_calls
@@ -263,7 +263,7 @@ class _Reader:
             gpu_ops=gpu,
             api_calls=api,
             host_ops=self._host_ops(names),
-            frames=Frames(*_by_start([self.frames.pop(c) for c in _HOST])),
+            frames=Frames(*by_start([self.frames.pop(c) for c in _HOST])),
             names=names,
             threads=tuple(
                 Thread(
@@ -294,7 +294,7 @@ class _Reader:
         )
 
     def _host_ops(self, names: tuple[str, ...]) -> HostOps:
-        start, end, thread, name, kind = _by_start([self.host.pop(c) for c in (*_HOST, "kind")])
+        start, end, thread, name, kind = by_start([self.host.pop(c) for c in (*_HOST, "kind")])
         marks = np.array([vocab.ANNOTATION_NAMES.match(text) is not None for text in names])
         if len(name):
             kind = np.where(marks[name], HostKind.ANNOTATION, kind).astype(np.int8)
@@ -375,20 +375,10 @@ class _Reader:
 
 
 def _sorted(api: ApiCalls, roles: NDArray[np.int8]) -> ApiCalls:
-    start, end, thread, name, correlation = _by_start(
+    start, end, thread, name, correlation = by_start(
         [api.start, api.end, api.thread, api.name, api.correlation]
     )
     return ApiCalls(start, end, thread, name, roles[name], correlation)
-
-
-def _by_start(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Columns (start and end first) in order of start, longer intervals first."""
-    start, end = columns[0], columns[1]
-    step = np.diff(start)
-    if (step > 0).all() or ((step >= 0).all() and (np.diff(end)[step == 0] <= 0).all()):
-        return columns
-    order = np.lexsort((-end, start))
-    return [column[order] for column in columns]
 
 
 def _int64s(values: list[Text], missing: int) -> list[Any] | int:

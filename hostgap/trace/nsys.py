@@ -7,7 +7,7 @@ are probed and never assumed. Rows join within their process: correlation ids re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hostgap.errors import TraceError
 from hostgap.trace import vocabulary as vocab
-from hostgap.trace.columns import Interner
+from hostgap.trace.columns import Interner, by_start, distinct
 from hostgap.trace.join import match_calls
 from hostgap.trace.model import (
     ApiCalls,
@@ -139,7 +139,7 @@ class _Reader:
 
     def _named(self, ids: Int64, normal: Callable[[str], str] | None = None) -> Int32:
         """Codes in `names` of string ids; an id without a string gets a name that says so."""
-        unique, which = np.unique(ids, return_inverse=True)
+        unique, which = distinct(ids)
         wanted = set(unique.tolist())
         texts: dict[int, str] = {}
         if self.db.has("StringIds", "id", "value"):
@@ -203,13 +203,11 @@ class _Reader:
             name_column,
         )
         keep = self._kept(rows["start"], rows["end"], host=False)
-        rows = {name: column[keep] for name, column in rows.items()}
+        rows = _only(rows, keep)
         n = len(rows["start"])
-        copy = [_COPY_KINDS.get(code, CopyKind.NONE) for code in rows["copyKind"].tolist()]
-        source = [_MEMORIES.get(code, Memory.UNKNOWN) for code in rows["srcKind"].tolist()]
-        target = [_MEMORIES.get(code, Memory.UNKNOWN) for code in rows["dstKind"].tolist()]
-        is_copy = kind is GpuKind.COPY
-        zeros = np.zeros(n, np.int8)
+        copied = rows if kind is GpuKind.COPY else dict.fromkeys(rows, np.full(n, NULL, np.int64))
+        source = _translated(copied["srcKind"], _MEMORIES, Memory.UNKNOWN)
+        target = _translated(copied["dstKind"], _MEMORIES, Memory.UNKNOWN)
         return {
             "start": rows["start"],
             "end": rows["end"],
@@ -220,9 +218,9 @@ class _Reader:
             "correlation": np.where(rows["correlationId"] == NULL, -1, rows["correlationId"]),
             "graph_node": np.where(rows["graphNodeId"] == NULL, 0, rows["graphNodeId"]),
             "bytes": np.where(rows["bytes"] == NULL, -1, rows["bytes"]),
-            "copy_kind": np.array(copy, np.int8) if is_copy else zeros,
-            "src_mem": np.array(source, np.int8) if is_copy else zeros,
-            "dst_mem": np.array(target, np.int8) if is_copy else zeros,
+            "copy_kind": _translated(copied["copyKind"], _COPY_KINDS, CopyKind.NONE),
+            "src_mem": source,
+            "dst_mem": target,
             "process": _process(rows["globalPid"]),
         }
 
@@ -237,8 +235,8 @@ class _Reader:
         kind: GpuKind,
         rows: dict[str, Int64],
         column: str,
-        source: list[Memory],
-        target: list[Memory],
+        source: NDArray[np.int8],
+        target: NDArray[np.int8],
     ) -> Int32:
         if kind is GpuKind.KERNEL:
             return self._named(rows[column])
@@ -249,12 +247,14 @@ class _Reader:
         if kind is GpuKind.MEMSET:
             return np.full(len(rows["start"]), self.names["Memset"], np.int32)
         texts = [
-            f"Memcpy {_COPY_TEXT.get(code, '')} ({a.name.title()} -> {b.name.title()})"
-            for code, a, b in zip(rows["copyKind"].tolist(), source, target, strict=True)
+            f"Memcpy {_COPY_TEXT.get(code, '')} ({Memory(a).name.title()} -> {Memory(b).name.title()})"
+            for code, a, b in zip(
+                rows["copyKind"].tolist(), source.tolist(), target.tolist(), strict=True
+            )
         ]
         return np.array([self.names[text] for text in texts], np.int32)
 
-    def _device_codes(self, device: Int64, process: Int64) -> NDArray[np.int16]:
+    def _device_codes(self, device: Int64, process: Int64) -> Int32:
         """Codes of devices: a process numbers its GPUs itself, the target's table says which."""
         gpu_of: dict[tuple[int, int], int] = {}
         if self.db.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
@@ -263,11 +263,14 @@ class _Reader:
                 (pid, cuda): gpu
                 for gpu, cuda, pid in zip(*(c.tolist() for c in rows.values()), strict=True)
             }
-        pid = _process(process) & 0xFFFFFF
-        pairs = np.stack([pid, device], axis=1)
-        unique, which = np.unique(pairs, axis=0, return_inverse=True)
-        codes = [self.devices[gpu_of.get((p, d), d)] for p, d in unique.tolist()]
-        return np.array(codes, np.int16)[which.reshape(-1)] if len(codes) else np.zeros(0, np.int16)
+        pids, of_pid = distinct(_process(process) & 0xFFFFFF)
+        ids, of_id = distinct(device)
+        pairs, which = distinct((of_pid * max(1, len(ids)) + of_id).astype(np.int64))
+        codes = []
+        for pair in pairs.tolist():
+            pid, own = int(pids[pair // len(ids)]), int(ids[pair % len(ids)])
+            codes.append(self.devices[gpu_of.get((pid, own), own)])
+        return np.array(codes, np.int32)[which]
 
     # --- host --------------------------------------------------------------------------------
 
@@ -278,7 +281,7 @@ class _Reader:
             # a call counts although its end is missing: the process died inside it
             rows["end"] = np.where(rows["end"] == NULL, rows["start"], rows["end"])
             keep = self._kept(rows["start"], rows["end"], host=True)
-            blocks.append({name: column[keep] for name, column in rows.items()})
+            blocks.append(_only(rows, keep))
         rows = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
         thread = rows["globalTid"]
         columns: dict[str, NDArray[Any]] = {
@@ -366,27 +369,28 @@ class _Reader:
         host = self._host_ops()
         names = tuple(self.names)
         roles = np.array([vocab.api_role(name) for name in names], np.int8)
-        order = np.lexsort((-calls["end"], calls["start"]))
-        calls = {name: column[order] for name, column in calls.items()}
-        call_process = call_process[order]
-        role = roles[calls["name"]] if len(names) else np.zeros(0, np.int8)
-        api = ApiCalls(
-            calls["start"], calls["end"], calls["thread"], calls["name"], role, calls["correlation"]
+        start, end, thread, name, correlation, call_process = by_start(
+            [calls[c] for c in ("start", "end", "thread", "name", "correlation")] + [call_process]
         )
-        order = np.lexsort((gpu["end"], gpu["start"]))
-        gpu = {name: column[order] for name, column in gpu.items()}
-        gpu_process = gpu_process[order]
+        role = roles[name] if len(names) else np.zeros(0, np.int8)
+        api = ApiCalls(start, end, thread, name, role, correlation)
+        del calls
+        if (np.diff(gpu["start"]) <= 0).any():
+            order = np.lexsort((gpu["end"], gpu["start"]))
+            gpu = {name: column[order] for name, column in gpu.items()}
+            gpu_process = gpu_process[order]
         # ids repeat across processes: number the pairs
         gpu_ids, call_ids = _paired(gpu_process, gpu["correlation"], call_process, api.correlation)
         call, ambiguous = match_calls(gpu_ids, call_ids, api.role)
-        order = np.lexsort((-host["end"], host["start"]))
         empty64, empty32 = np.zeros(0, np.int64), np.zeros(0, np.int32)
         return Trace(
             source="nsys",
             file=file,
             gpu_ops=GpuOps(call=call, **gpu),
             api_calls=api,
-            host_ops=HostOps(*(host[c][order] for c in ("start", "end", "thread", "name", "kind"))),
+            host_ops=HostOps(
+                *by_start([host[c] for c in ("start", "end", "thread", "name", "kind")])
+            ),
             frames=Frames(empty64, empty64, empty32, empty32),
             names=names,
             threads=self._threads(),
@@ -394,7 +398,7 @@ class _Reader:
             streams=tuple(self.streams),
             metadata=self._metadata(),
             report=ReadReport(
-                events=len(call) + len(api) + len(order),
+                events=len(call) + len(api) + len(host["start"]),
                 negative=self.negative,
                 negative_host=self.negative_host,
                 unreadable_times=self.unreadable,
@@ -473,8 +477,18 @@ def _process(global_id: Int64) -> Int64:
     return global_id >> 24
 
 
+def _only(rows: dict[str, Int64], keep: Bool) -> dict[str, Int64]:
+    """Some rows of a table; the table itself where they are all."""
+    return rows if keep.all() else {name: column[keep] for name, column in rows.items()}
+
+
+def _translated(values: Int64, table: Mapping[int, int], missing: int) -> NDArray[np.int8]:
+    unique, which = distinct(values)
+    return np.array([table.get(value, missing) for value in unique.tolist()], np.int8)[which]
+
+
 def _interned(codes: Interner[int], values: Int64) -> NDArray[np.intp]:
-    unique, which = np.unique(values, return_inverse=True)
+    unique, which = distinct(values)
     return np.array([codes[value] for value in unique.tolist()], np.intp)[which]
 
 

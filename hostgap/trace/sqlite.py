@@ -7,7 +7,7 @@ Rows are read in the order they lie in and sorted in memory afterwards.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,18 +28,20 @@ class Database:
 
     Args:
         path: the file.
+        name: how errors call it, where that is not `path`.
 
     Raises:
         TraceError: it is no database, is being written, or was left unfinished.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str | None = None) -> None:
         self.path = path
+        self.name = name or str(path)
         for suffix in ("-wal", "-journal"):
             beside = path.with_name(path.name + suffix)
             if beside.is_file() and beside.stat().st_size:
                 raise TraceError(
-                    f"{path}: {beside.name} lies beside it: the export is unfinished or was killed",
+                    f"{self.name}: {beside.name} lies beside it: the export is unfinished or was killed",
                     "export again: nsys export --type sqlite",
                 )
         with path.open("rb") as stream:
@@ -49,31 +51,39 @@ class Database:
         uri = f"file:{quote(str(path.resolve()))}?mode=ro{immutable}"
         try:
             self._connection = sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
-            self._connection.text_factory = _text
-            self.tables = {
-                name: self._columns(name)
-                for (name,) in self.rows(
-                    "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
-                )
-            }
         except sqlite3.Error as error:
             raise self._broken(error) from error
+        self._connection.text_factory = _text
+        self._probed: dict[str, tuple[str, ...]] = {}
+        try:
+            # no views: an export has none, and one of somebody else's could compute for ever
+            query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            self.tables = frozenset(str(name) for (name,) in self.rows(query))
+        except TraceError:
+            self.close()
+            raise
 
     def _broken(self, error: sqlite3.Error) -> TraceError:
         message = str(error)
         if "locked" in message:
             return TraceError(
-                f"{self.path}: the database is locked", "is nsys still writing it? try again later"
+                f"{self.name}: the database is locked", "is nsys still writing it? try again later"
             )
         if "malformed" in message or "not a database" in message or "disk image" in message:
             return TraceError(
-                f"{self.path}: the database is damaged ({message})",
+                f"{self.name}: the database is damaged ({message})",
                 "export again: nsys export --type sqlite",
             )
-        return TraceError(f"{self.path}: cannot be read as a database: {message}")
+        return TraceError(f"{self.name}: cannot be read as a database: {message}")
 
-    def _columns(self, table: str) -> tuple[str, ...]:
-        return tuple(row[1] for row in self.rows(f"PRAGMA table_info({_quoted(table)})"))
+    def columns_of(self, table: str) -> tuple[str, ...]:
+        """Names of a table's columns, none without the table."""
+        if table not in self.tables:
+            return ()
+        if table not in self._probed:
+            info = self.rows(f"PRAGMA table_info({_quoted(table)})")
+            self._probed[table] = tuple(row[1] for row in info)
+        return self._probed[table]
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """All rows of a small result.
@@ -86,9 +96,23 @@ class Database:
         except sqlite3.Error as error:
             raise self._broken(error) from error
 
+    def blocks(self, query: str) -> Iterator[list[Any]]:
+        """The rows of a large result, block by block.
+
+        Raises:
+            TraceError: the file is damaged or locked.
+        """
+        try:
+            cursor = self._connection.execute(query)
+            cursor.arraysize = _BLOCK
+            while block := cursor.fetchmany():
+                yield block
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is such a table, with all these columns."""
-        return table in self.tables and set(columns) <= set(self.tables[table])
+        return table in self.tables and set(columns) <= set(self.columns_of(table))
 
     def count(self, table: str) -> int:
         """Number of rows, 0 without the table."""
@@ -105,24 +129,21 @@ class Database:
             table: its name; a missing table has no rows.
             columns: their names.
             tick: called after every block.
+
+        Rows come in the order they lie in: an index of the user's own must not change it.
         """
-        have = self.tables.get(table, ())
+        have = self.columns_of(table)
         used = [name for name in columns if name in have]
         chunks: dict[str, list[NDArray[np.int64]]] = {name: [] for name in used}
         length = 0
         if used:
             selected = ", ".join(f"coalesce({_quoted(name)}, {NULL})" for name in used)
-            try:
-                cursor = self._connection.execute(f"SELECT {selected} FROM {_quoted(table)}")
-                cursor.arraysize = _BLOCK
-                while block := cursor.fetchmany():
-                    length += len(block)
-                    for name, values in zip(used, zip(*block, strict=True), strict=True):
-                        chunks[name].append(_integers(values))
-                    if tick is not None:
-                        tick()
-            except sqlite3.Error as error:
-                raise self._broken(error) from error
+            for block in self.blocks(f"SELECT {selected} FROM {_quoted(table)} NOT INDEXED"):
+                length += len(block)
+                for name, values in zip(used, zip(*block, strict=True), strict=True):
+                    chunks[name].append(_integers(values))
+                if tick is not None:
+                    tick()
         empty = np.zeros(0, np.int64)
         return {
             name: (
