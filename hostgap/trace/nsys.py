@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,18 @@ OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
 
 _PUSH_POP, _START_END = 59, 60  # NVTX_EVENTS.eventType of ranges
 
-_COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 9: CopyKind.H2H, 10: CopyKind.P2P}
+# ENUM_CUDA_MEMCPY_OPER; arrays count as device memory, 11 to 13 are pages of managed memory
+_COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 3: CopyKind.H2D, 4: CopyKind.D2H}
+_COPY_KINDS |= dict.fromkeys((5, 6, 7, 8, 13), CopyKind.D2D)
+_COPY_KINDS |= {9: CopyKind.H2H, 10: CopyKind.P2P, 11: CopyKind.H2D, 12: CopyKind.D2H}
 _MEMORIES = {
     0: Memory.PAGEABLE,
     1: Memory.PINNED,
     2: Memory.DEVICE,
     3: Memory.ARRAY,
     4: Memory.MANAGED,
+    5: Memory.DEVICE,  # static
+    6: Memory.MANAGED,  # static
 }
 # Calls into the operating system in which a thread waits; others are work.
 _WAITS = re.compile(
@@ -63,13 +69,14 @@ _WAITS = re.compile(
     r"|pthread_rwlock_\w+lock|read|readv|pread64|recv|recvfrom|recvmsg|accept|accept4|connect"
     r"|wait|waitpid|waitid|flock|fsync|sigwait\w*|msgrcv)$"
 )
-# What emit_nvtx writes around framework ops: "aten::add, seq = 12, op_id = 34".
-_FRAMEWORK_OP = re.compile(
-    r"^((?:aten|torch|prims|c10d|inductor|autograd|nccl)::[\w:.]+)(?:, .*)?$"
-)
+# What emit_nvtx writes: "aten::add, seq = 12, op_id = 34", annotations without a sequence number.
+_EMITTED = re.compile(r"^(.*?), (seq|op_id) = \d+", re.DOTALL)
+_FRAMEWORK_OP = re.compile(r"^(?:aten|torch|prims|c10d|inductor|autograd|nccl)::[\w:.]+$")
 _LOSSES = re.compile(
     r"missing|lost|dropped|overflow|not been started correctly|out of memory", re.I
 )
+_MOST_LOSSES = 5  # lines
+_LIMIT = 2**62  # ns; as in Kineto traces, so that the difference of two times fits in an int64
 
 
 def read_nsys(
@@ -86,9 +93,9 @@ def read_nsys(
         TraceError: not such an export, damaged, locked or unfinished; the message says which table
             is missing and which option of nsys records it.
     """
-    database = Database(path)
+    database = Database(path, name)
     try:
-        return _Reader(database, progress).trace(name or str(path))
+        return _Reader(database, progress).trace(database.name)
     finally:
         database.close()
 
@@ -117,15 +124,22 @@ class _Reader:
         db = self.db
         if not db.tables:
             raise TraceError(
-                f"{db.path}: the database has no tables", "nsys export was killed: export again"
+                f"{db.name}: the database has no tables", "nsys export was killed: export again"
             )
         known = [t for t in db.tables if t.startswith(("CUPTI_", "NVTX_", "TARGET_INFO", "OSRT_"))]
         if not known and not db.has("StringIds"):
             named = ", ".join(sorted(db.tables)[:4])
             raise TraceError(
-                f"{db.path}: an SQLite file, but no Nsight Systems export (tables: {named})",
+                f"{db.name}: an SQLite file, but no Nsight Systems export (tables: {named})",
                 "make one with: nsys export --type sqlite -o x.sqlite x.nsys-rep",
             )
+        for table in (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, DRIVER):
+            lacks = {"start", "end"} - set(db.columns_of(table))
+            if table in db.tables and lacks:
+                raise TraceError(
+                    f"{db.name}: table {table} has no column {sorted(lacks)[-1]}",
+                    "export the report again, with nsys of 2020 or later",
+                )
 
     def _tick(self) -> None:
         if self._progress is not None:
@@ -137,7 +151,7 @@ class _Reader:
 
     # --- names -------------------------------------------------------------------------------
 
-    def _named(self, ids: Int64, normal: Callable[[str], str] | None = None) -> Int32:
+    def _named(self, ids: Int64, code_of: Callable[[str], int] | None = None) -> Int32:
         """Codes in `names` of string ids; an id without a string gets a name that says so."""
         unique, which = distinct(ids)
         wanted = set(unique.tolist())
@@ -149,18 +163,22 @@ class _Reader:
                 query = f"SELECT id, value FROM StringIds WHERE id IN ({marks})"
                 texts = dict(self.db.rows(query, sorted(wanted)))
             else:
-                rows = self.db.rows("SELECT id, value FROM StringIds")
-                texts = {key: text for key, text in rows if key in wanted}
+                for block in self.db.blocks("SELECT id, value FROM StringIds"):
+                    texts.update((key, text) for key, text in block if key in wanted)
         codes = []
         for key in unique.tolist():
             text = texts.get(key)
             name = str(text) if text is not None else ("" if key == NULL else f"[string {key}]")
-            codes.append(self.names[normal(name) if normal else name])
+            codes.append(code_of(name) if code_of else self.names[name])
         return np.array(codes, np.int32)[which] if len(codes) else np.zeros(len(ids), np.int32)
+
+    def _api_name(self, text: str) -> int:
+        return self.names[vocab.api_name(text)]
 
     def _kept(self, start: Int64, end: Int64, *, host: bool) -> Bool:
         """Rows with usable times; the others are counted."""
-        readable = (start != NULL) & (end != NULL)
+        readable = (np.abs(start) < _LIMIT) & (np.abs(end) < _LIMIT) & (start != NULL)
+        readable &= end != NULL  # which np.abs leaves negative
         ordered = readable & (end >= start)
         self.unreadable += int(np.count_nonzero(~readable))
         wrong = int(np.count_nonzero(readable & ~ordered))
@@ -212,7 +230,7 @@ class _Reader:
             "start": rows["start"],
             "end": rows["end"],
             "device": self._device_codes(rows["deviceId"], rows["globalPid"]),
-            "stream": _interned(self.streams, rows["streamId"]).astype(np.int32),
+            "stream": _interned(self.streams, np.maximum(rows["streamId"], 0)).astype(np.int32),
             "kind": np.full(n, kind, np.int8),
             "name": self._gpu_names(kind, rows, name_column, source, target),
             "correlation": np.where(rows["correlationId"] == NULL, -1, rows["correlationId"]),
@@ -247,7 +265,8 @@ class _Reader:
         if kind is GpuKind.MEMSET:
             return np.full(len(rows["start"]), self.names["Memset"], np.int32)
         texts = [
-            f"Memcpy {_COPY_TEXT.get(code, '')} ({Memory(a).name.title()} -> {Memory(b).name.title()})"
+            f"Memcpy {_COPY_TEXT.get(code, '')} "
+            f"({Memory(a).name.title()} -> {Memory(b).name.title()})"
             for code, a, b in zip(
                 rows["copyKind"].tolist(), source.tolist(), target.tolist(), strict=True
             )
@@ -262,9 +281,10 @@ class _Reader:
             gpu_of = {
                 (pid, cuda): gpu
                 for gpu, cuda, pid in zip(*(c.tolist() for c in rows.values()), strict=True)
+                if gpu != NULL
             }
         pids, of_pid = distinct(_process(process) & 0xFFFFFF)
-        ids, of_id = distinct(device)
+        ids, of_id = distinct(np.where(device == NULL, 0, device))
         pairs, which = distinct((of_pid * max(1, len(ids)) + of_id).astype(np.int64))
         codes = []
         for pair in pairs.tolist():
@@ -288,64 +308,81 @@ class _Reader:
             "start": rows["start"],
             "end": rows["end"],
             "thread": _interned(self.threads, thread).astype(np.int32),
-            "name": self._named(rows["nameId"], vocab.api_name),
+            "name": self._named(rows["nameId"], self._api_name),
             "correlation": np.where(rows["correlationId"] == NULL, -1, rows["correlationId"]),
         }
         return columns, _process(thread)
 
-    def _host_ops(self) -> dict[str, NDArray[Any]]:
-        blocks = [self._nvtx(), self._waits()]
+    def _host_ops(self, calls: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        blocks = [self._nvtx(), self._waits(calls)]
         blocks += [self._overhead(table) for table in (OVERHEAD, "PROFILER_OVERHEAD")]
         return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
 
     def _nvtx(self) -> dict[str, NDArray[Any]]:
         """NVTX ranges. Framework ops of emit_nvtx become ops, everything else annotations.
 
-        A start/end range can end on another thread, so it nests with nothing; it is a mark of time.
+        A start/end range may cross others and end on another thread: such a one nests with nothing
+        and stands on a row of its own.
         """
         table = "NVTX_EVENTS"
-        rows = self._read(table, "start", "end", "eventType", "globalTid", "textId")
-        texts = self._nvtx_texts(rows["textId"])
-        range_ = np.isin(rows["eventType"], (_PUSH_POP, _START_END)) & (rows["end"] != NULL)
-        keep = range_ & (rows["end"] >= rows["start"])
-        code, op = texts[0][keep], texts[1][keep]
+        rows = self._read(table, "start", "end", "eventType", "globalTid", "endGlobalTid", "textId")
+        of_range = np.isin(rows["eventType"], (_PUSH_POP, _START_END)) & (rows["end"] != NULL)
+        keep = of_range.copy()
+        keep[of_range] = self._kept(rows["start"][of_range], rows["end"][of_range], host=True)
+        code, op = self._nvtx_texts(rows["textId"], keep)
+        rows = {name: column[keep] for name, column in rows.items()}
+        thread = rows["globalTid"]
+        free = rows["eventType"] == _START_END
+        away = (rows["endGlobalTid"] != NULL) & (rows["endGlobalTid"] != thread)
+        loose = (free & away) | _crossing(rows["start"], rows["end"], thread, free)
+        thread = np.where(loose, -1 - (thread & _PID_TID), thread)
         return {
-            "start": rows["start"][keep],
-            "end": rows["end"][keep],
-            "thread": _interned(self.threads, rows["globalTid"][keep]).astype(np.int32),
+            "start": rows["start"],
+            "end": rows["end"],
+            "thread": _interned(self.threads, thread).astype(np.int32),
             "name": code,
             "kind": np.where(op, HostKind.OP, HostKind.ANNOTATION).astype(np.int8),
         }
 
-    def _nvtx_texts(self, ids: Int64) -> tuple[Int32, Bool]:
-        """Name code of every row of NVTX_EVENTS, and whether it is a framework op."""
-        code = self._named(ids)
-        if self.db.has("NVTX_EVENTS", "text") and len(ids):
-            inline = self.db.rows("SELECT text FROM NVTX_EVENTS")
-            own = np.array([text is not None for (text,) in inline], np.bool_)
-            named = [self.names[str(text)] for (text,) in inline if text is not None]
-            code[own] = named
-        names = list(self.names)
-        final = np.arange(len(names), dtype=np.int32)
-        is_op = np.zeros(len(names), np.bool_)
-        for used in np.unique(code).tolist():
-            if match := _FRAMEWORK_OP.match(names[used]):
-                final[used] = self.names[match[1]]
-                is_op[used] = True
-        return final[code], is_op[code]
+    def _nvtx_texts(self, ids: Int64, keep: Bool) -> tuple[Int32, Bool]:
+        """Of the rows of NVTX_EVENTS to keep: name codes, and whether they are framework ops."""
+        ops: set[int] = set()
 
-    def _waits(self) -> dict[str, NDArray[Any]]:
-        """Blocking calls into the operating system."""
+        def code_of(text: str) -> int:
+            emitted = _EMITTED.match(text)
+            name = emitted[1] if emitted else text
+            code = self.names[name]
+            if (emitted and emitted[2] == "seq") or _FRAMEWORK_OP.match(name):
+                ops.add(code)
+            return code
+
+        code = self._named(ids[keep], code_of)
+        if self.db.has("NVTX_EVENTS", "text") and len(ids):
+            at = done = 0
+            for block in self.db.blocks("SELECT text FROM NVTX_EVENTS NOT INDEXED"):
+                for kept, (text,) in zip(
+                    keep[done : done + len(block)].tolist(), block, strict=True
+                ):
+                    if kept and text is not None:
+                        code[at] = code_of(str(text))
+                    at += kept
+                done += len(block)
+        return code, np.isin(code, list(ops))
+
+    def _waits(self, calls: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Blocking calls into the operating system, but for those that a CUDA call makes."""
         rows = self._read("OSRT_API", "start", "end", "globalTid", "nameId")
-        code = self._named(rows["nameId"], vocab.api_name)
-        blocks = np.array([_WAITS.match(name) is not None for name in self.names], np.bool_)
         keep = self._kept(rows["start"], rows["end"], host=True)
-        if len(keep):
-            keep &= blocks[code]
+        rows = {name: column[keep] for name, column in rows.items()}
+        code = self._named(rows["nameId"], self._api_name)
+        blocks = np.array([_WAITS.match(name) is not None for name in self.names], np.bool_)
+        keep = blocks[code] if len(code) else np.zeros(0, np.bool_)
+        thread = _interned(self.threads, rows["globalTid"]).astype(np.int32)
+        keep &= ~_inside(rows["start"], thread, calls)
         return {
             "start": rows["start"][keep],
             "end": rows["end"][keep],
-            "thread": _interned(self.threads, rows["globalTid"][keep]).astype(np.int32),
+            "thread": thread[keep],
             "name": code[keep],
             "kind": np.full(int(keep.sum()), HostKind.WAIT, np.int8),
         }
@@ -366,7 +403,7 @@ class _Reader:
     def trace(self, file: str) -> Trace:
         gpu, gpu_process = self._gpu()
         calls, call_process = self._calls()
-        host = self._host_ops()
+        host = self._host_ops(calls)
         names = tuple(self.names)
         roles = np.array([vocab.api_role(name) for name in names], np.int8)
         start, end, thread, name, correlation, call_process = by_start(
@@ -403,7 +440,7 @@ class _Reader:
                 negative_host=self.negative_host,
                 unreadable_times=self.unreadable,
                 ambiguous_correlations=ambiguous,
-                missing=self._missing(len(api), len(call), roles, api),
+                missing=self._missing(len(api), len(call), api),
                 losses=tuple(self._losses()),
             ),
         )
@@ -416,17 +453,20 @@ class _Reader:
             codes = self._named(rows["nameId"][wanted])
             named = dict(zip(rows["globalTid"][wanted].tolist(), codes.tolist(), strict=True))
         names = list(self.names)
-        return tuple(
-            Thread(t >> 24 & 0xFFFFFF, t & 0xFFFFFF, names[named[t]] if t in named else "")
-            for t in self.threads
-        )
+        threads = []
+        for t in self.threads:
+            if -1 - _PID_TID <= t < 0:  # the row of ranges that nest with nothing
+                threads.append(Thread(~t >> 24, ~t & 0xFFFFFF, "NVTX start/end ranges"))
+                continue
+            name = names[named[t]] if t in named else ""
+            threads.append(Thread(t >> 24 & 0xFFFFFF, t & 0xFFFFFF, name))
+        return tuple(threads)
 
     def _devices(self) -> tuple[Device, ...]:
         known: dict[int, str] = {}
         if self.db.has("TARGET_INFO_GPU", "id", "name"):
-            known = {
-                key: str(name) for key, name in self.db.rows("SELECT id, name FROM TARGET_INFO_GPU")
-            }
+            rows = self.db.rows("SELECT id, name FROM TARGET_INFO_GPU WHERE name IS NOT NULL")
+            known = {key: str(name) for key, name in rows}
         return tuple(Device(device, known.get(device, "")) for device in self.devices)
 
     def _metadata(self) -> dict[str, Any]:
@@ -440,23 +480,27 @@ class _Reader:
     def _losses(self) -> Iterable[str]:
         """What nsys itself says it may have lost."""
         if self.db.has("DIAGNOSTIC_EVENT", "text"):
-            for (text,) in self.db.rows("SELECT DISTINCT text FROM DIAGNOSTIC_EVENT"):
-                line = " ".join(str(text).split())
-                if _LOSSES.search(line):
-                    yield line[:200]
+            query = "SELECT DISTINCT text FROM DIAGNOSTIC_EVENT"
+            lines = (" ".join(str(text).split()) for b in self.db.blocks(query) for (text,) in b)
+            for line in islice(filter(_LOSSES.search, lines), _MOST_LOSSES):
+                yield line if len(line) <= 200 else line[:197].rsplit(" ", 1)[0] + " ..."
 
-    def _missing(self, calls: int, ops: int, roles: NDArray[np.int8], api: ApiCalls) -> str:
+    def _missing(self, calls: int, ops: int, api: ApiCalls) -> str:
         """Which table is missing and what records it, "" when nothing is."""
         if ops:
-            return "" if calls else f"no {RUNTIME} table: record with nsys profile --trace=cuda"
+            return "" if calls else f"{self._no(RUNTIME)}: record with nsys profile --trace=cuda"
         if not calls:
-            return f"no {KERNEL} and no {RUNTIME} table: record with nsys profile --trace=cuda,nvtx"
+            none = f"{self._no(KERNEL)} and {self._no(RUNTIME)}"
+            return f"{none}: record with nsys profile --trace=cuda,nvtx"
         if np.isin(api.role, (Role.GRAPH_LAUNCH,)).any():
-            return f"no {KERNEL} table: record with --cuda-graph-trace=node"
+            return f"{self._no(KERNEL)}: record with --cuda-graph-trace=node"
         return (
-            f"no {KERNEL} table: record with --trace=cuda, and --trace-fork-before-exec=true where "
-            "child processes do the work"
+            f"{self._no(KERNEL)}: record with --trace=cuda, and --trace-fork-before-exec=true "
+            "where child processes do the work"
         )
+
+    def _no(self, table: str) -> str:
+        return f"no row in {table}" if table in self.db.tables else f"no {table} table"
 
 
 _COPY_TEXT = {
@@ -492,14 +536,57 @@ def _interned(codes: Interner[int], values: Int64) -> NDArray[np.intp]:
     return np.array([codes[value] for value in unique.tolist()], np.intp)[which]
 
 
+_PID_TID = (1 << 48) - 1
+
+
+def _inside(start: Int64, thread: Int32, calls: dict[str, NDArray[Any]]) -> Bool:
+    """Per time and thread: is a call of that thread running?"""
+    inside = np.zeros(len(start), np.bool_)
+    for code in np.unique(thread).tolist():
+        mine = np.flatnonzero(calls["thread"] == code)
+        if len(mine) == 0:
+            continue
+        mine = mine[np.argsort(calls["start"][mine], kind="stable")]
+        reach = np.maximum.accumulate(calls["end"][mine])
+        rows = np.flatnonzero(thread == code)
+        before = np.searchsorted(calls["start"][mine], start[rows], "right") - 1
+        inside[rows] = (before >= 0) & (start[rows] < reach[before])
+    return inside
+
+
+def _crossing(start: Int64, end: Int64, thread: Int64, free: Bool) -> Bool:
+    """Which of the `free` ranges overlap another range of their thread without nesting in it."""
+    crossing = np.zeros(len(start), np.bool_)
+    for key in np.unique(thread[free]).tolist():
+        rows = np.flatnonzero(thread == key)
+        rows = rows[np.lexsort((-end[rows], start[rows]))]
+        stack: list[int] = []
+        for row in rows.tolist():
+            while stack and end[stack[-1]] <= start[row]:
+                stack.pop()
+            # whoever is free gives way
+            while stack and end[row] > end[stack[-1]]:
+                crossing[row if free[row] else stack[-1]] = True
+                if free[row] or not free[stack[-1]]:
+                    break
+                stack.pop()
+            if not crossing[row]:
+                stack.append(row)
+    return crossing & free
+
+
 def _paired(
     gpu_process: Int64, gpu_id: Int64, call_process: Int64, call_id: Int64
 ) -> tuple[Int64, Int64]:
-    """One number per (process, correlation id); 0 for no id."""
-    processes = np.unique(np.concatenate((gpu_process, call_process)))
+    """One number per (process, correlation id); 0 for no id.
 
-    def number(process: Int64, ids: Int64) -> Int64:
-        rank = np.searchsorted(processes, process)
-        return np.where(ids > 0, (rank << 40) + ids, 0)
-
-    return number(gpu_process, gpu_id), number(call_process, call_id)
+    Rows without a process belong to the only one that there is.
+    """
+    process, ids = np.concatenate((gpu_process, call_process)), np.concatenate((gpu_id, call_id))
+    unknown = process == NULL >> 24
+    known = np.unique(process[~unknown])
+    if len(known) == 1:
+        process = np.where(unknown, known[0], process)
+    pairs = np.unique(np.stack([process, ids], axis=1), axis=0, return_inverse=True)[1]
+    number = np.where(ids > 0, pairs.reshape(-1) + 1, 0)
+    return number[: len(gpu_id)], number[len(gpu_id) :]

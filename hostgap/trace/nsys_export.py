@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hostgap.errors import TraceError
+from hostgap.trace.sqlite import MAGIC
 
 TIMEOUT_S = 1800
 
@@ -21,7 +22,9 @@ def exported(path: Path) -> Iterator[Path]:
     Raises:
         TraceError: there is no `nsys` to export with, or it failed.
     """
-    if path.suffix != ".nsys-rep":
+    with path.open("rb") as stream:
+        is_export = stream.read(len(MAGIC)) == MAGIC
+    if is_export:
         yield path
         return
     nsys = shutil.which("nsys")
@@ -32,10 +35,16 @@ def exported(path: Path) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="hostgap-") as folder:
         target = Path(folder) / "export.sqlite"
-        command = [nsys, "export", "--type", "sqlite", "-o", str(target), str(path)]
+        command = [nsys, "export", "--type", "sqlite", "-o", str(target), str(path.absolute())]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=TIMEOUT_S,
+                check=False,
+                cwd=folder,  # what it leaves behind goes with it
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise TraceError(f"{path}: nsys export failed: {error}") from error
