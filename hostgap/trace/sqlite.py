@@ -41,7 +41,8 @@ class Database:
             beside = path.with_name(path.name + suffix)
             if beside.is_file() and beside.stat().st_size:
                 raise TraceError(
-                    f"{self.name}: unfinished, {beside.name} lies beside it: nsys was killed or still writes",
+                    f"{self.name}: unfinished: {beside.name} lies beside it, so nsys was killed "
+                    "or still writes",
                     "export again: nsys export --type sqlite",
                 )
         with path.open("rb") as stream:
