@@ -28,9 +28,10 @@ import click
 def command(trace: Path, out: Path, also: tuple[str, ...], force: bool) -> None:
     """Remove names, paths and environment from a trace.
 
-    Writes a copy of a torch.profiler trace in which folders, host and user names, command lines,
-    environment, addresses and credentials are replaced. Every number, and every name of a
-    kernel, op or API call, stays as it is, so the copy gives the same figures.
+    Writes a copy of a torch.profiler trace, or of an SQLite export of Nsight Systems, in which
+    folders, host and user names, command lines, environment, addresses and credentials are
+    replaced. Every number, and every name of a kernel, op or API call, stays as it is, so the copy
+    gives the same figures.
 
     File names of your own code stay (dir1/decode.py), and so do function and module names: take
     those out with --also. Look at the copy before you publish it.
@@ -48,4 +49,4 @@ def command(trace: Path, out: Path, also: tuple[str, ...], force: bool) -> None:
     size = (
         f"{done.text_bytes / 1e6:,.1f} MB" if done.text_bytes >= 1e5 else f"{done.text_bytes} bytes"
     )
-    click.echo(f"Wrote {out}: {done.changed:,} strings changed in {size} of JSON", err=True)
+    click.echo(f"Wrote {out}: {done.changed:,} strings changed in {size} of {done.what}", err=True)

@@ -31,11 +31,13 @@ class Redaction:
         changed: strings rewritten, repeats counted.
         text_bytes: bytes of JSON text read, decompressed.
         notes: a line for each kind of damage that was met.
+        what: what the bytes are.
     """
 
     changed: int
     text_bytes: int
     notes: tuple[str, ...]
+    what: str = "JSON"
 
 
 class _NamesCameLate(Exception):
@@ -48,7 +50,7 @@ def redact(
     """Write a copy of the trace at `path` without environment, command line, names and paths.
 
     Args:
-        path: a Kineto trace, plain, .gz or .zst.
+        path: a Kineto trace, plain, .gz or .zst, or an SQLite export of Nsight Systems.
         out: where to write; its ending (.gz, .zst or neither) chooses the compression.
         also: further text to take out wherever it occurs.
         force: replace `out` if it exists.
@@ -60,6 +62,10 @@ def redact(
     if os.fspath(path) == "-":
         raise TraceError("redact cannot read a pipe", "it may have to read twice: give it a file")
     also = tuple(also)
+    from hostgap.trace.redact_nsys import is_nsys, redact_nsys  # which imports this module
+
+    if is_nsys(Path(path)):
+        return redact_nsys(Path(path), out, also=also, force=force)
     words = set(own_names())
     while True:
         scrubber = Scrubber(words, also)

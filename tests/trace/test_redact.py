@@ -391,7 +391,7 @@ def test_a_user_without_a_name_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"SQLite format 3\0" + bytes(100), "not supported yet"),
+        (b"SQLite format 3\0" + bytes(100), "the database is damaged"),
         (b'{"nodes": [], "schema": "1.0"}', "no traceEvents"),
         (b"\x80\x04binary", "pickle"),
         (b"", "empty"),
