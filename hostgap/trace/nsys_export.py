@@ -50,6 +50,7 @@ def exported(path: Path) -> Iterator[Path]:
             raise TraceError(f"{path}: nsys export failed: {error}") from error
         if done.returncode != 0 or not target.is_file():
             said = (done.stderr or done.stdout).strip().splitlines()
-            reason = said[-1] if said else f"exit code {done.returncode}"
+            how = f"exit code {done.returncode}" if done.returncode else "it wrote no file"
+            reason = said[-1] if said else how
             raise TraceError(f"{path}: nsys export failed: {reason}")
         yield target

@@ -1,20 +1,29 @@
 """Tiny exports of Nsight Systems, row by row; a table has the columns that its rows name.
 
-    export = Export()
-    export.call("cudaLaunchKernel_v7000", 0, 10, 1)
-    export.kernel(20, 50, by=1)
-    export.write(tmp_path / "x.sqlite")
+export = Export()
+export.call("cudaLaunchKernel_v7000", 0, 10, 1)
+export.kernel(20, 50, by=1)
+export.write(tmp_path / "x.sqlite")
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hostgap.errors import TraceError
+from hostgap.trace.load import load_trace
+
+ROOT = Path(__file__).parents[2]
 CUPTI = "CUPTI_ACTIVITY_KIND_"
 KERNEL, MEMCPY, MEMSET = CUPTI + "KERNEL", CUPTI + "MEMCPY", CUPTI + "MEMSET"
 GRAPH, RUNTIME, DRIVER = CUPTI + "GRAPH_TRACE", CUPTI + "RUNTIME", CUPTI + "DRIVER"
@@ -48,7 +57,9 @@ class Export:
         pid = more.pop("pid", 100)
         self.add(table, **row | {"globalPid": gid(pid)} | more)
 
-    def kernel(self, start: int, end: int | None, by: int = 0, name: str = "k", **more: Any) -> None:
+    def kernel(
+        self, start: int, end: int | None, by: int = 0, name: str = "k", **more: Any
+    ) -> None:
         more = {"demangledName": self.text(name)} | more
         self._gpu(KERNEL, start, end, by, **more)
 
@@ -82,13 +93,9 @@ class Export:
         self, text: str, start: int, end: int | None, kind: int = PUSH_POP, **more: Any
     ) -> None:
         where = gid(more.pop("pid", 100), more.pop("tid", 100))
-        own = {"text": text, "textId": None}
         row = {"start": start, "end": end, "eventType": kind, "globalTid": where}
-        self.add("NVTX_EVENTS", **row | own | more)
-
-    def registered(self, text: str, start: int, end: int, **more: Any) -> None:
-        """An NVTX range whose text is a registered string."""
-        self.nvtx(text, start, end, **{"text": None, "textId": self.text(text)} | more)
+        own = {"text": None, "textId": self.text(text)} if more.pop("registered", False) else {}
+        self.add("NVTX_EVENTS", **row | {"text": text, "textId": None} | own | more)
 
     def write(self, path: Path, strings: bool = True) -> Path:
         with closing(sqlite3.connect(path)) as database, database:
@@ -133,3 +140,21 @@ def untouched(path: Path) -> Iterator[None]:
     before = state()
     yield
     assert state() == before
+
+
+def refusal(path: Path) -> str:
+    """Message and hint of a file that is refused, each of one line."""
+    with untouched(path), pytest.raises(TraceError) as caught:
+        load_trace(path)
+    assert caught.value.exit_code == 2
+    lines = [caught.value.message, caught.value.hint or ""]
+    assert "\n" not in "".join(lines)
+    assert lines[0].startswith(f"{path}: ")
+    return "\n".join(lines)
+
+
+def hostgap(*args: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HOSTGAP_")}
+    env |= {"PYTHONPATH": str(ROOT)} | ({} if path is None else {"PATH": path})
+    command = [sys.executable, "-m", "hostgap", *map(str, args)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)

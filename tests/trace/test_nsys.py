@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hostgap.analysis.analyze import analyze
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import CopyKind, GpuKind, HostKind, Memory, Role, Trace
 from tests.trace.nsys_build import (
-    COPY,
     DRIVER,
     GRAPH_LAUNCH,
     KERNEL,
     LAUNCH,
     MARK,
     START_END,
-    SYNC,
     Export,
     gid,
     step_loop,
@@ -67,7 +61,7 @@ def test_a_launch_and_its_kernel(tmp_path: Path) -> None:
     assert launchers(trace) == ["cudaLaunchKernel"]
     assert (trace.gpu_ops.start.tolist(), trace.gpu_ops.end.tolist()) == ([-20], [30])
     assert trace.names[trace.gpu_ops.name[0]] == "gemm"
-    assert (trace.threads[0].process, trace.threads[0].id) == (100, 100)
+    assert (trace.threads[0].process, trace.threads[0].thread) == (100, 100)
     assert trace.devices[0].id == 0
     assert trace.streams == (7,)
 
@@ -163,7 +157,7 @@ def test_threads_have_names(tmp_path: Path) -> None:
     export.call(LAUNCH, 0, 1, 1, tid=7)
     export.add("ThreadNames", nameId=export.text("python"), priority=20, globalTid=gid(100, 7))
     thread = read(export, tmp_path).threads[0]
-    assert (thread.process, thread.id, thread.name) == (100, 7, "python")
+    assert (thread.process, thread.thread, thread.name) == (100, 7, "python")
 
 
 def test_graph_level(tmp_path: Path) -> None:
@@ -188,7 +182,7 @@ def test_node_level(tmp_path: Path) -> None:
     trace = read(export, tmp_path)
     assert trace.gpu_ops.call.tolist() == [0, 0, 0]
     assert trace.gpu_ops.graph_node.tolist() == [11, 12, 13]
-    assert causes(trace) == {"graph_internal": 70}
+    assert causes(trace)["graph_internal"] == 70
 
 
 def test_runtime_and_driver_calls(tmp_path: Path) -> None:
@@ -205,7 +199,7 @@ def test_runtime_and_driver_calls(tmp_path: Path) -> None:
 def test_nvtx_ranges(tmp_path: Path) -> None:
     export = Export()
     export.nvtx("outer", 0, 100)
-    export.registered("inner", 10, 50)
+    export.nvtx("inner", 10, 50, registered=True)
     export.nvtx("aten::add, seq = 12, op_id = 34", 12, 20)
     export.nvtx("aten::mul, op_id = 35, sizes = [[2]]", 22, 30)
     export.nvtx("AddBackward0, seq = 12, op_id = 36", 31, 33)
@@ -225,7 +219,7 @@ def test_nvtx_ranges(tmp_path: Path) -> None:
         ("AddBackward0", 31, 33, HostKind.OP),
         ("FSDP::pre_forward (blocks.15)", 34, 36, HostKind.ANNOTATION),
     ]
-    threads = [trace.threads[code].id for code in trace.host_ops.thread]
+    threads = [trace.threads[code].thread for code in trace.host_ops.thread]
     assert threads == [100, 100, 100, 200, 100, 100, 100]
     assert not [name for name in trace.names if "op_id" in name or "mark" in name]
 
@@ -257,7 +251,7 @@ def test_start_end_ranges_stack_only_where_they_nest(tmp_path: Path) -> None:
     assert {"push", "nests", "ends here"} <= nested
     assert not nested & {"crosses", "ends elsewhere", "crossed"}
     assert len(trace.host_ops) == 7  # none is lost
-    assert {(trace.threads[t].process, trace.threads[t].id) for t in loose} == {(100, 100)}
+    assert {(trace.threads[t].process, trace.threads[t].thread) for t in loose} == {(100, 100)}
 
 
 def test_steps_from_ranges(tmp_path: Path) -> None:
@@ -270,7 +264,7 @@ def test_blocking_calls_refine_the_idle_time(tmp_path: Path) -> None:
     waiting = step_loop()
     for step in range(5):
         t = 1000 + step * 100_000
-        waiting.osrt("poll", t + 50_000, t + 90_000)
+        waiting.osrt("poll", t + 50_000, t + 75_000)
         waiting.osrt("write", t + 91_000, t + 95_000)  # work
         waiting.osrt("futex", t + 45_000, t + 48_000)  # what a synchronize call waits with
         waiting.osrt("poll", t, t + 99_000, tid=300)  # a thread that launches nothing
@@ -280,9 +274,9 @@ def test_blocking_calls_refine_the_idle_time(tmp_path: Path) -> None:
     assert {name for name, *_ in waits} == {"poll"}
     refined = causes(trace)
     assert "input_wait" not in without
-    assert refined.pop("input_wait") == 4 * 40_000
+    assert refined.pop("input_wait") == 4 * 25_000
     assert refined["sync"] == without["sync"]
-    assert sum(refined.values()) + 4 * 40_000 == sum(without.values())
+    assert sum(refined.values()) + 4 * 25_000 == sum(without.values())
 
 
 def test_profiler_overhead(tmp_path: Path) -> None:
@@ -329,106 +323,3 @@ def test_versions_and_no_environment(tmp_path: Path, table: str | None) -> None:
     trace = read(export, tmp_path)
     assert trace.metadata == ({"EXPORT_SCHEMA_VERSION": "3.20.4"} if table else {})
     assert "secret" not in repr((trace.names, trace.metadata, trace.threads))
-
-
-ID = st.sampled_from([0, 1, 2, 3, 2**32 - 1, 2**41, 2**41 + 1, None])
-CALL = st.tuples(ID, st.sampled_from([LAUNCH, COPY, SYNC, GRAPH_LAUNCH]), st.integers(1, 3))
-OP = st.tuples(ID, st.integers(1, 3), st.integers(0, 20))
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.lists(CALL, max_size=10), st.lists(OP, max_size=10), st.randoms(use_true_random=False))
-def test_joins_equal_a_dicts(
-    tmp_path_factory: pytest.TempPathFactory,
-    calls: list[tuple[int | None, str, int]],
-    ops: list[tuple[int | None, int, int]],
-    random: Any,
-) -> None:
-    export = Export()
-    by_id: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
-    for at, (key, name, pid) in enumerate(calls):
-        export.call(name, 100 * at, 100 * at + 5, key, pid=pid)  # type: ignore[arg-type]
-        if key:
-            by_id[pid, key].append((name, 100 * at))
-    expected = []
-    for at, (key, pid, length) in enumerate(ops):
-        start = 7 + 1000 * at
-        export.kernel(start, start + length, key, pid=pid)  # type: ignore[arg-type]
-        candidates = by_id[pid, key] if key else []
-        first = [start for name, start in candidates if name != SYNC]
-        if not first:
-            first = [start for _, start in candidates]
-        expected.append(first[0] if len(first) == 1 else None)
-    for rows in export.tables.values():
-        random.shuffle(rows)
-    trace = read(export, tmp_path_factory.mktemp("join"))
-    starts = [int(trace.api_calls.start[c]) if c >= 0 else None for c in trace.gpu_ops.call]
-    assert starts == expected
-    assert (np.diff(trace.api_calls.start) > 0).all()
-
-
-def kineto_of(export: Export, path: Path) -> Path:
-    """The same rows as a torch.profiler trace."""
-    text = {key: name for name, key in export.strings.items()}
-    events: list[dict[str, Any]] = []
-    for table, rows in export.tables.items():
-        for row in rows:
-            event = {"ph": "X", "ts": row["start"] / 1000, "dur": (row["end"] - row["start"]) / 1000}
-            gpu = {"device": 0, "stream": 7, "correlation": row.get("correlationId")}
-            place = {"pid": 100, "tid": 100}
-            if table == "NVTX_EVENTS":
-                event |= {"cat": "user_annotation", "name": row["text"], **place}
-            elif "nameId" in row:
-                name = text[row["nameId"]].rsplit("_v", 1)[0]
-                args = {"correlation": row["correlationId"]}
-                event |= {"cat": "cuda_runtime", "name": name, **place, "args": args}
-            elif "copyKind" in row:
-                name = "Memcpy DtoH (Device -> Pinned)"
-                event |= {"cat": "gpu_memcpy", "name": name, "pid": 0, "tid": 7, "args": gpu}
-            else:
-                name = text[row["demangledName"]]
-                event |= {"cat": "kernel", "name": name, "pid": 0, "tid": 7, "args": gpu}
-            events.append(event)
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    return path
-
-
-def test_same_as_kineto(tmp_path: Path) -> None:
-    export = step_loop()
-    for row in export.tables["NVTX_EVENTS"]:
-        row["text"] = row["text"].replace("step", "ProfilerStep")
-    nsys = analyze(load_trace(export.write(tmp_path / "x.sqlite")))
-    kineto = analyze(load_trace(kineto_of(export, tmp_path / "x.json")))
-    assert (nsys.trace.source, kineto.trace.source) == ("nsys", "kineto")
-    assert nsys.counts == kineto.counts
-    assert nsys.devices == kineto.devices
-    assert nsys.steps == kineto.steps
-    assert nsys.counts.launches == 8  # of the four steps that count
-    assert nsys.counts.copies.d2h == 4
-    assert nsys.devices[0].kernel_busy_ns == 4 * 20_000
-
-
-FOLDER = Path(__file__).parents[3] / "shared" / "cases" / "nsys"
-REFERENCE: dict[str, Any] = {}
-if (FOLDER / "reference.json").is_file():
-    REFERENCE = json.loads((FOLDER / "reference.json").read_text())
-
-
-@pytest.mark.skipif(not REFERENCE, reason="the collection of real exports is not here")
-@pytest.mark.parametrize("name", REFERENCE)
-def test_real_exports(name: str) -> None:
-    case = REFERENCE[name]
-    with untouched(FOLDER / name):
-        trace = load_trace(FOLDER / name)
-    roles = [Role(role) for role in trace.api_calls.role]
-    assert roles.count(Role.LAUNCH) == case["launches"]
-    assert roles.count(Role.GRAPH_LAUNCH) == case["graph_launches"]
-    gpu = trace.gpu_ops
-    assert {str(device.id) for device in trace.devices} == set(case["devices"])
-    for code, device in enumerate(trace.devices):
-        mine, figures = gpu.device == code, case["devices"][str(device.id)]
-        kernels = mine & np.isin(gpu.kind, (GpuKind.KERNEL, GpuKind.GRAPH))
-        assert np.count_nonzero(kernels) == figures["kernels"]
-        assert np.count_nonzero(mine & (gpu.kind == GpuKind.COPY)) == figures["copies"]
-        window = gpu.end[mine].max() - gpu.start[mine].min()
-        assert window == figures["window_ns"]
