@@ -112,6 +112,7 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     trace = read(export, tmp_path)
     assert launchers(trace) == ["cudaLaunchKernel"] * 2  # of the only process there is
     assert [device.id for device in trace.devices] == [0]
+    assert trace.streams == (0,)
     assert trace.gpu_ops.graph_node.tolist() == [0, 0]
     assert trace.gpu_ops.bytes.tolist() == [-1, -1]
     assert analyze(trace).devices[0].kernels == 2
@@ -143,6 +144,7 @@ def test_devices_of_several_processes(tmp_path: Path) -> None:
         export.call(LAUNCH, pid, pid + 5, 1, pid=pid)
         export.kernel(pid + 10, pid + 50, 1, pid=pid)
     export.add("TARGET_INFO_CUDA_DEVICE", gpuId=None, cudaId=3, pid=100)
+    export.add("TARGET_INFO_GPU", id=3, name=None)
     export.kernel(900, 950, 0, deviceId=3)
     trace = read(export, tmp_path)
     assert {(d.id, d.name) for d in trace.devices} == {(0, "H0"), (5, "H5"), (3, "")}
@@ -194,6 +196,18 @@ def test_runtime_and_driver_calls(tmp_path: Path) -> None:
     export.kernel(60, 70, 1)
     export.kernel(160, 170, 2)
     assert launchers(read(export, tmp_path)) == ["cudaLaunchKernel", "cuLaunchKernelEx"]
+
+
+def test_an_id_of_several_launches_joins_nothing(tmp_path: Path) -> None:
+    export = Export()
+    for at, name in enumerate([LAUNCH, LAUNCH, SYNC]):
+        export.call(name, 10 * at, 10 * at + 5, 1)
+    export.call(LAUNCH, 50, 55, 2)
+    export.kernel(60, 70, 1)
+    export.kernel(80, 90, 2)
+    trace = read(export, tmp_path)
+    assert trace.gpu_ops.call.tolist() == [-1, 3]
+    assert trace.report.ambiguous_correlations == 1
 
 
 def test_nvtx_ranges(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -151,3 +152,19 @@ def test_errors_use_the_name_they_are_given(tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
         Database(path, "run.nsys-rep")
     assert caught.value.message.startswith("run.nsys-rep: the database is damaged")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are not listed here")
+def test_a_refused_file_is_let_go(tmp_path: Path) -> None:
+    path = made(tmp_path / "x.sqlite", "CREATE TABLE t (a)", rows=[(1,)])
+
+    def is_open() -> bool:
+        opened = (os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+        return str(path) in opened
+
+    with closing(Database(path)):
+        assert is_open()
+    path.write_bytes(path.read_bytes()[:100] + b"\xa5" * 8092)
+    with pytest.raises(TraceError) as caught:
+        Database(path)
+    assert not is_open(), caught.value  # which keeps every frame alive
