@@ -500,7 +500,7 @@ class _Reader:
         )
 
     def _no(self, table: str) -> str:
-        return f"no row in {table}" if table in self.db.tables else f"no {table} table"
+        return f"no usable row in {table}" if table in self.db.tables else f"no {table} table"
 
 
 _COPY_TEXT = {

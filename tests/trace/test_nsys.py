@@ -20,6 +20,7 @@ from tests.trace.nsys_build import (
     LAUNCH,
     MARK,
     START_END,
+    SYNC,
     Export,
     gid,
     step_loop,

@@ -195,7 +195,7 @@ def test_calls_without_kernels(tmp_path: Path, call: str, option: str, empty: bo
         integrity = analyze(load_trace(path)).trace.integrity
     assert integrity.verdict == "unmeasurable"
     text = {reason.code: reason.text for reason in integrity.reasons}["HG910"]
-    assert (f"no row in {KERNEL}" if empty else f"no {KERNEL} table") in text
+    assert (f"no usable row in {KERNEL}" if empty else f"no {KERNEL} table") in text
     assert option in text
     done = hostgap("analyze", path)
     assert done.returncode == 3
@@ -233,6 +233,15 @@ def test_rows_without_usable_times(tmp_path: Path) -> None:
     assert (report.unreadable_times, report.negative, report.negative_host) == (4, 1, 1)
     texts = [r.text for r in analyze(trace).trace.integrity.reasons if r.code == "HG923"]
     assert len(texts) == 2
+
+
+def test_no_usable_time_at_all(tmp_path: Path) -> None:
+    export = Export()
+    export.call(LAUNCH, 0, 5, 1)
+    export.kernel(10, None, 1)
+    found = reasons(export, tmp_path)
+    assert found.keys() == {"HG910", "HG923"}
+    assert f"no usable row in {KERNEL}" in found["HG910"]
 
 
 def test_a_call_that_never_returned_counts(tmp_path: Path) -> None:

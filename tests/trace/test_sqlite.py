@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -159,7 +158,7 @@ def test_a_refused_file_is_let_go(tmp_path: Path) -> None:
     path = made(tmp_path / "x.sqlite", "CREATE TABLE t (a)", rows=[(1,)])
 
     def is_open() -> bool:
-        opened = (os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+        opened = (str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
         return str(path) in opened
 
     with closing(Database(path)):
