@@ -391,7 +391,7 @@ def _abilities(checks: list[Check]) -> list[Ability]:
         Ability("analyze", True, "torch.profiler traces, .json and .json.gz"),
         Ability("analyze .zst", zstd, "" if zstd else "needs zstandard"),
         _profile(by_name),
-        Ability("analyze .sqlite", False, "Nsight Systems exports are not read yet"),
+        Ability("analyze .sqlite", True, "Nsight Systems exports"),
     ]
 
 

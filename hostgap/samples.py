@@ -42,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True):
     traced_step_ms: float
 
     def read(self) -> bytes:
-        """The trace as it is bundled: gzipped JSON."""
+        """The trace as it is bundled: gzipped JSON, or an Nsight Systems export."""
         return (_folder() / self.file).read_bytes()
 
 
@@ -61,7 +61,12 @@ def sample(name: str) -> Sample:
 
     have = {entry.name: entry for entry in samples()}
     # the file's name will do too
-    found = have.get(name) or have.get(name.removesuffix(".gz").removesuffix(".json"))
+    by_file = {entry.file: entry for entry in have.values()}
+    found = (
+        have.get(name)
+        or by_file.get(name)
+        or have.get(name.removesuffix(".gz").removesuffix(".json"))
+    )
     if found is not None:
         return found
     near = difflib.get_close_matches(name, have, n=1, cutoff=0.4)
@@ -88,7 +93,7 @@ def copy(entry: Sample, out: Path | None = None, *, force: bool = False) -> Path
         path = path / entry.file
     with atomic_output(path, force=force) as stream:
         data = entry.read()
-        if path.name.endswith(".gz"):
+        if path.name.endswith(".gz") or not entry.file.endswith(".gz"):
             stream.write(data)
         else:
             with compressed(stream, path.name) as text:

@@ -351,7 +351,7 @@ class Attribution:
 
     def _named_python(self, parts: Parts) -> Parts:
         """Without stacks, a thread inside a step but outside every op is running Python."""
-        if self.host.has_stacks() or not self.host.has_ops():
+        if self.host.has_stacks() or not self.host.tells_python():
             return parts
         silent = np.flatnonzero(parts.cause == Cause.UNTRACED)
         if len(silent) == 0:

@@ -114,9 +114,13 @@ class Host:
         """Whether the trace recorded Python frames."""
         return len(self.trace.frames) > 0
 
-    def has_ops(self) -> bool:
-        """Whether the trace recorded framework ops: without them Python and they look alike."""
-        return bool((self.trace.host_ops.kind == HostKind.OP).any())
+    def tells_python(self) -> bool:
+        """Whether time outside framework ops is Python's.
+
+        An Nsight export without framework ops shows neither: both are untraced there.
+        """
+        trace = self.trace
+        return trace.source == "kineto" or bool((trace.host_ops.kind == HostKind.OP).any())
 
     def threads(self) -> list[int]:
         """Codes of all threads with any event."""
@@ -165,7 +169,7 @@ class Host:
                 kind = trace.host_ops.kind[at]
                 plain = np.where(kind == HostKind.WAIT, np.int8(Cause.INPUT_WAIT), plain)
                 annotation = (kind == HostKind.ANNOTATION) & (plain == Cause.DISPATCH)
-                between_ops = Cause.PYTHON if self.has_ops() else Cause.UNTRACED
+                between_ops = Cause.PYTHON if self.tells_python() else Cause.UNTRACED
                 cause.append(np.where(annotation, between_ops, plain))
             else:
                 cause.append(self._role_cause[trace.api_calls.role[at]])

@@ -74,6 +74,7 @@ REASONS: dict[str, ReasonKind] = {
         ReasonKind("HG925", _PARTIAL, "correlation ids shared by several launches join nothing"),
         ReasonKind("HG926", _PARTIAL, "much of the idle time has no launching call"),
         ReasonKind("HG927", _PARTIAL, "the recording tool says that it lost events"),
+        ReasonKind("HG928", _PARTIAL, "API calls were not recorded"),
         ReasonKind("HG930", _PARTIAL, "the profiler stopped the host inside the window"),
         ReasonKind("HG931", _PARTIAL, "steps without GPU work"),
         ReasonKind("HG932", _PARTIAL, "several profiler cycles in one file"),
@@ -170,6 +171,9 @@ def _recording(trace: Trace) -> Iterator[Note]:
         yield Note("HG912", f"none of {_n(bare, 'graph launch')} has a recorded node")
     elif bare:
         yield Note("HG903", f"{bare} of {len(graphs)} graph launches have no recorded node")
+
+    if trace.report.missing:
+        yield Note("HG928", trace.report.missing)
 
     launches = launches[~captured(trace, launches)]
     # ids that several launches share join nothing: that is HG925, not a lost kernel

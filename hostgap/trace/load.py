@@ -49,11 +49,11 @@ def load_trace(
 
 def _nsys(path: Path) -> Path | None:
     """`path` if it is a file of Nsight Systems."""
-    if not path.is_file():
-        return None
     try:
+        if not path.is_file():
+            return None
         with path.open("rb") as stream:
             head = stream.read(len(MAGIC))
-    except OSError:  # open_source says what is wrong
+    except (OSError, ValueError):  # open_source says what is wrong
         return None
     return path if head == MAGIC or path.suffix == ".nsys-rep" else None

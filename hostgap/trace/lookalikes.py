@@ -24,7 +24,7 @@ class Refusal:
 
 
 _MAGIC: tuple[tuple[bytes, str, str | None], ...] = (
-    (b"SQLite format 3\0", "an SQLite file; Nsight Systems exports are not supported yet", None),
+    (b"SQLite format 3\0", "an SQLite file: give its path, it cannot be read from a pipe", None),
     (b"QDSTRM", "a raw Nsight Systems capture (.qdstrm)", None),
     (b"PK\x03\x04", "a zip archive", "unpack it and give the trace inside"),
     (b"BZh", "bzip2 data", "decompress it first: bunzip2"),

@@ -76,6 +76,7 @@ TRACES: dict[str, list[tuple[set[str], Trace]]] = {
         ({"HG910"}, build(launches(0, 10, 20))),
         ({"HG910"}, build(call(DEVICE_SYNC, 0, 10))),
         ({"HG910"}, build(op("a", 0, 1), report=ReadReport(unread_backend="MTIA"))),
+        ({"HG910"}, build(call(DEVICE_SYNC, 0, 10), report=ReadReport(missing="no KERNEL table"))),
     ],
     "HG911": [
         ({"HG911"}, build(kernel(0, 10), launches(0, 20))),
@@ -101,6 +102,10 @@ TRACES: dict[str, list[tuple[set[str], Trace]]] = {
     "HG924": [({"HG924"}, build(WORK, report=ReadReport(negative_host=1)))],
     "HG925": [({"HG925"}, build(WORK, report=ReadReport(ambiguous_correlations=1)))],
     "HG926": [({"HG926"}, build(WORK, kernel(300, 400)))],
+    "HG927": [
+        ({"HG927"}, build(WORK, report=ReadReport(losses=("some events might be missing",))))
+    ],
+    "HG928": [({"HG928"}, build(WORK, report=ReadReport(missing="no RUNTIME table")))],
     "HG930": [({"HG930"}, build(WORK, overhead("Buffer Flush", 105, 108)))],
     "HG931": [
         (

@@ -159,7 +159,7 @@ def test_unmeasurable_is_3_with_its_json(tmp_path: Path) -> None:
         (b"{}", b"no traceEvents"),
         (b'{"traceEvents": []}', b"no events"),
         (b"\x1f\x8b\x08\x00garbage garbage", b"gzip"),
-        (b"SQLite format 3\x00", b"Nsight"),
+        (b"SQLite format 3\x00", b"nsys export"),
     ],
 )
 def test_unreadable_is_2_in_two_lines(tmp_path: Path, content: bytes, says: bytes) -> None:

@@ -26,7 +26,7 @@ def meta(name: str, **more: Any) -> dict[str, Any]:
 
 
 BINARY = {
-    "sqlite": (b"SQLite format 3\0" + b"\0" * 100, "an SQLite file; Nsight Systems"),
+    "sqlite": (b"SQLite format 3\0" + b"\0" * 100, "an SQLite file"),
     "qdstrm": (b"QDSTRM\0\1\2", "raw Nsight Systems capture"),
     "zip": (b"PK\x03\x04" + b"\0" * 30, "a zip archive"),
     "bzip2": (b"BZh91AY&SY", "bzip2 data"),
