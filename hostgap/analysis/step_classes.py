@@ -14,6 +14,7 @@ from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, GpuKind, Int64, Role
 
 MOST_CLASSES = 8
+_BLOCK = 1 << 18  # pieces at once
 
 
 def summarize_steps(analysis: Analysis, ops: Bool, calls: Bool) -> m.StepsSummary:
@@ -75,10 +76,13 @@ def _per_step_counts(analysis: Analysis, ops: Bool, calls: Bool) -> dict[str, In
     copies = ops & (gpu.kind == GpuKind.COPY) & (steps.op_step >= 0)
     idle = np.zeros(n, np.int64)
     for device in analysis.devices.values():
-        pieces = cut(Intervals(device.parts.start, device.parts.end), steps.boundaries)
-        inside = (pieces.cell >= 0) & (pieces.cell < n)
-        length = pieces.end - pieces.start
-        idle += sum_by(pieces.cell[inside], length[inside], n)
+        parts = device.parts
+        for first in range(0, len(parts), _BLOCK):  # cutting copies what it is given
+            block = slice(first, first + _BLOCK)
+            pieces = cut(Intervals(parts.start[block], parts.end[block]), steps.boundaries)
+            inside = (pieces.cell >= 0) & (pieces.cell < n)
+            length = pieces.end - pieces.start
+            idle += sum_by(pieces.cell[inside], length[inside], n)
     idle //= max(1, len(analysis.devices))
     return {
         "launches": calls_of(Role.LAUNCH),

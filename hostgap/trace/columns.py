@@ -21,6 +21,21 @@ class Interner(dict[Key, int], Generic[Key]):
         return code
 
 
+class Names(Interner[str]):
+    """Codes of texts; one longer than `limit` characters is cut, and counted in `cut`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.cut = 0
+
+    def __missing__(self, key: str) -> int:
+        if len(key) <= self.limit:
+            return super().__missing__(key)
+        self.cut += 1
+        return self[key[: self.limit]]
+
+
 class Columns:
     """Named columns filled block by block; joined once, at the end.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
 from hostgap.trace import vocabulary as vocab
-from hostgap.trace.columns import Columns, Interner, by_start
+from hostgap.trace.columns import Columns, Interner, Names, by_start
 from hostgap.trace.document import Document
 from hostgap.trace.events import Args, Event, Text
 from hostgap.trace.join import match_calls
@@ -52,12 +52,17 @@ _GPU = {
     "bytes": np.int64,
     "copy": np.int32,
 }
-_STREAM_TID = re.compile(r"stream (\d{1,20})")
+_STREAM_TID = re.compile(r"stream (\d{1,19})")
 _FLOW = frozenset("stf")  # arrows between events: correlation ids say the same
 _NONE = -1
 _NO_ARGS = Args()
 _INT64 = 2**63
 _BATCH = 4096  # events handled at once: enough for numpy, few enough for the cache
+_BATCH_TEXT = 8 << 20  # bytes of their text after which fewer are
+_MAX_NAME = 64 << 10  # characters of an event's name that are kept
+_MAX_ROW = 1 << 10  # characters of the name or id of a process, thread, device or stream
+_MAX_SAMPLE = 200  # characters of what is only kept for a refusal
+_MAX_DIGITS = 19  # of a number in a string: a longer one does not fit 64 bits
 
 
 def read_kineto(source: Source, progress: Callable[[int], None] | None = None) -> Trace:
@@ -72,15 +77,17 @@ def read_kineto(source: Source, progress: Callable[[int], None] | None = None) -
     """
     reader = _Reader(source)
     batch: list[Event] = []
+    begin = 0  # where the batch's text begins
     for block in reader.document.blocks():
         if block is None:
             reader.restart()
             batch = []
             continue
         batch += block
-        if len(batch) >= _BATCH:
+        if len(batch) >= _BATCH or reader.document.offset - begin > _BATCH_TEXT:
             reader.add(batch)
             batch = []
+            begin = reader.document.offset
             if progress is not None:
                 progress(source.consumed)
     reader.add(batch)
@@ -96,11 +103,11 @@ class _Reader:
         self.restart()
 
     def restart(self) -> None:
-        self.names: Interner[str] = Interner()
-        self.threads: Interner[tuple[Any, Any]] = Interner()
+        self.names = Names(_MAX_NAME)
+        self.threads = _Threads()
         self.devices: Interner[int | str] = Interner()
         self.streams: Interner[int | str] = Interner()
-        self.copies: Interner[str] = Interner()
+        self.copies = Names(_MAX_NAME)
         self.gpu = Columns(_GPU)
         self.api = Columns({**_HOST, "correlation": np.int64})
         self.host = Columns({**_HOST, "kind": np.int8})
@@ -112,6 +119,7 @@ class _Reader:
         self.process_names: dict[Any, str] = {}
         self.process_labels: dict[Any, str] = {}
         self.seen_processes: list[str] = []
+        self.cut_rows = 0  # names of threads and processes
         self.unreadable = 0
         self.negative_host = 0
         self.windows = 0  # profiler spans, and ends of recording, whichever are more
@@ -130,7 +138,7 @@ class _Reader:
                 self._other(event)
         for category, bucket in buckets.items():
             self.phases["X"] += len(bucket)
-            self.categories[category or ""] += len(bucket)
+            self.categories[(category or "")[:_MAX_SAMPLE]] += len(bucket)
             if category in vocab.FRAME_CATEGORIES:
                 self._host(bucket, self.frames)
             elif (kind := vocab.HOST_CATEGORIES.get(category or "")) is not None:
@@ -143,8 +151,8 @@ class _Reader:
             elif category == "Trace":
                 self.windows += 1
             elif len(self.first_names) < 50:
-                self.first_names += [event.name for event in bucket[:10]]
-                self.seen_processes += [str(event.pid) for event in bucket[:10]]
+                self.first_names += [event.name[:_MAX_SAMPLE] for event in bucket[:10]]
+                self.seen_processes += [str(event.pid)[:_MAX_SAMPLE] for event in bucket[:10]]
 
     def _times(self, events: list[Event]) -> tuple[Int64, Int64, NDArray[np.bool_]]:
         n = len(events)
@@ -221,21 +229,26 @@ class _Reader:
 
     def _other(self, event: Event) -> None:
         """Metadata, instants, and the phases only other tools write."""
-        self.phases[event.ph] += 1
+        self.phases[event.ph[:_MAX_SAMPLE]] += 1
         args = event.args
         if event.ph == "M" and args is not None:
             if event.name == "thread_name" and args.name is not None:
-                self.thread_names[event.pid, event.tid] = str(args.name)
+                self.thread_names[_row(event.pid), _row(event.tid)] = self._row_name(args.name)
             elif event.name == "process_name" and args.name is not None:
-                self.process_names[event.pid] = str(args.name)
+                self.process_names[_row(event.pid)] = self._row_name(args.name)
             elif event.name == "process_labels" and args.labels is not None:
-                self.process_labels[event.pid] = str(args.labels)
+                self.process_labels[_row(event.pid)] = str(args.labels)[:_MAX_ROW]
         elif event.ph == "i" and event.name == "Record Window End":
             self.window_ends += 1
         elif len(self.first_names) < 50:
-            self.first_names.append(event.name)
-            self.seen_processes.append(str(event.pid))
-            self.categories[event.cat or ""] += 1
+            self.first_names.append(event.name[:_MAX_SAMPLE])
+            self.seen_processes.append(str(event.pid)[:_MAX_SAMPLE])
+            self.categories[(event.cat or "")[:_MAX_SAMPLE]] += 1
+
+    def _row_name(self, name: Text) -> str:
+        text = str(name)
+        self.cut_rows += len(text) > _MAX_ROW
+        return text[:_MAX_ROW]
 
     # --- the finished trace ------------------------------------------------------------------
 
@@ -282,7 +295,7 @@ class _Reader:
                 truncated=document.truncated,
                 damaged=document.damaged,
                 first_damage=document.first_damage,
-                repaired=dict(document.repaired),
+                repaired=self._repairs(),
                 negative=negative,
                 negative_host=self.negative_host,
                 unset=unset,
@@ -292,6 +305,14 @@ class _Reader:
                 unread_backend=backends[0] if backends else "",
             ),
         )
+
+    def _repairs(self) -> dict[str, int]:
+        """What was repaired or cut -> in how many events."""
+        cut = {
+            "names over 64 KiB": self.names.cut,
+            "names of threads or processes over 1 KiB": self.cut_rows,
+        }
+        return {**self.document.repaired, **{what: n for what, n in cut.items() if n}}
 
     def _host_ops(self, names: tuple[str, ...]) -> HostOps:
         start, end, thread, name, kind = by_start([self.host.pop(c) for c in (*_HOST, "kind")])
@@ -404,12 +425,26 @@ def _int64(value: Text, missing: int) -> int:
     return number if -_INT64 <= number < _INT64 else missing
 
 
+class _Threads(Interner[tuple[Any, Any]]):
+    """Codes of (pid, tid); long ones are cut."""
+
+    def __missing__(self, key: tuple[Any, Any]) -> int:
+        short = (_row(key[0]), _row(key[1]))
+        return super().__missing__(key) if short == key else self[short]
+
+
+def _row(value: Text) -> Text:
+    """`value` as the id of a row of the trace: a string only as long as is kept."""
+    return value[:_MAX_ROW] if isinstance(value, str) else value
+
+
 def _id(value: Text) -> int | str:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, str) and value.isdecimal() and value.isascii():
-        return int(value)
-    return value if isinstance(value, (int, str)) else str(value)
+    if isinstance(value, str):
+        is_number = len(value) <= _MAX_DIGITS and value.isdecimal() and value.isascii()
+        return int(value) if is_number else value[:_MAX_ROW]
+    return value if isinstance(value, int) else str(value)
 
 
 def _stream(value: Text) -> int | str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hostgap.trace.columns import Columns, Interner
+from hostgap.trace.columns import Columns, Interner, Names
 
 
 def test_interner_numbers_values_as_they_come() -> None:
@@ -29,3 +29,10 @@ def test_empty_columns_keep_their_type() -> None:
     column = Columns({"start": np.int32}).pop("start")
     assert column.dtype == np.int32
     assert len(column) == 0
+
+
+def test_names_are_cut_and_counted() -> None:
+    names = Names(3)
+    assert [names[text] for text in ("abc", "abcd", "ab", "abce", "abc")] == [0, 0, 1, 0, 0]
+    assert list(names) == ["abc", "ab"]
+    assert names.cut == 2

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hostgap.trace import brackets
+from hostgap.trace import document as document_module
+from hostgap.trace import events as events_module
 
 PROGRAM = """
 import gc, json, re, sys
@@ -67,6 +72,7 @@ FLOODS = {
     "spaces after": (("[]", " \n", 5 * LONG), "0 events; ; 0"),
     "zeros after": (("[]", "\0", 5 * LONG), "0 events; ; 0"),
     "a key": (('{"', "k", LONG), "a string does not end"),
+    "long keys": (("{", '"%s":1,' % ("\U0001f600" * 5000), 8 * LONG), "before any event"),
     "a metadata string": (('{"a":"', "s", LONG), "a string does not end"),
     "escapes in metadata": (('{"a":"', '\\"', 4 << 20), "before any event"),
     "backslashes in metadata": (('{"a":"', "\\", LONG), "a string does not end"),
@@ -112,3 +118,84 @@ def test_deep_nesting_that_closes(read_document: Any, close: bytes) -> None:
     read = read_document(b'[{"ph":"X","ts":0},{"ph":"X","a":%s},{"ph":"X","ts":2}]' % value)
     assert [bytes(event.ts) for event in read.events] == [b"0", b"2"]
     assert read.document.damaged == 1
+
+
+def test_metadata_and_keys_have_a_budget(read_document: Any) -> None:
+    top: dict[str, Any] = {f"text{n}": "x" * 1_000_000 for n in range(30)}
+    top |= {f"many{n}": [{}] * 100_000 for n in range(30)}
+    top["k" * 100_000] = "small"
+    read = read_document(json.dumps({**top, "traceEvents": [{"ph": "X"}]}).encode())
+    metadata = read.document.metadata
+    assert list(metadata)[:16] == [f"text{n}" for n in range(16)]
+    assert sum(len(str(value)) for value in metadata.values()) < 17 << 20
+    assert metadata["k" * 200] == "small"
+    assert not any(isinstance(value, list) for value in metadata.values())
+    assert len(read.document.keys) == len(top) + 1
+    assert max(map(len, read.document.keys)) == 200
+    assert len(read.events) == 1
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "ends early": lambda text: text[:-3],
+    "lacks a brace": lambda text: text[:-1],
+    "lacks a quote": lambda text: text.replace(b'"k"', b'"k'),
+    "has a quote too many": lambda text: text.replace(b'"k', b'"k"x'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_work_is_in_line_with_the_damage(
+    read_document: Any, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Nothing is followed to the end of the buffer, for each event that is damaged."""
+    followed = 0
+
+    def follow(buf: bytes, pos: int, *more: int) -> tuple[int, int]:
+        nonlocal followed
+        end, depth = original(buf, pos, *more)
+        followed += end - pos
+        return end, depth
+
+    def repair(text: bytes) -> tuple[bytes, set[str]]:
+        nonlocal followed
+        followed += len(text)
+        return fix(text)
+
+    original, fix = brackets.follow, events_module.repair
+    for module in (brackets, events_module, document_module):
+        for name, wrapper in (("follow", follow), ("repair", repair)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, wrapper)
+    good = json.dumps({"ph": "X", "name": "k", "ts": 1, "args": {"a": 1}}).encode()
+    events = [DAMAGE[damage](good) if n % 60 == 59 else good for n in range(60 * 300)]
+    read = read_document(b'{"traceEvents":[' + b",".join(events) + b"]}")
+    assert 300 <= read.document.damaged <= 600
+    assert len(read.events) >= 58 * 300
+    assert followed < 5 * sum(map(len, events))
+
+
+ODD = {
+    "a lone surrogate": (b'"name":"\\ud800"', ""),
+    "not UTF-8": (b'"name":"\xff"', "bytes that are not UTF-8"),
+    "an escape": (b'"name":"C:\\e"', "invalid escapes"),
+    "a number": (b'"x":NaN', "non-finite numbers"),
+    "a tab": (b'"name":"\t"', ""),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_events_are_decoded_together(
+    read_document: Any, monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    alone: list[bytes] = []
+
+    def lenient(text: bytes) -> Any:
+        alone.append(text)
+        return events_module.lenient(text)
+
+    monkeypatch.setattr(document_module, "lenient", lenient)
+    text, kind = ODD[odd]
+    read = read_document(b"[" + b",\n".join([b'{"ph":"X",%s}' % text] * 4096) + b"]")
+    assert len(read.events) == 4096
+    assert read.document.repaired == ({kind: 4096} if kind else {})
+    assert len(alone) < 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hostgap.trace import kineto
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import CopyKind, GpuKind, HostKind, Memory, Role, Trace
 
@@ -325,9 +327,58 @@ def test_many_devices(tmp_path: Path) -> None:
     assert trace.devices[trace.gpu_ops.device[-1]].id == "GPU 39999"
 
 
-def test_a_stream_number_too_long_for_an_int(tmp_path: Path) -> None:
-    name = "stream " + "9" * 5000
-    assert load(tmp_path, [{**x("kernel", "k"), "tid": name}]).streams == (name,)
+@pytest.mark.parametrize("key", ["device", "stream"])
+@pytest.mark.parametrize("digits", [19, 20, 1000, 5000])
+def test_numbers_too_long_for_an_int(tmp_path: Path, key: str, digits: int) -> None:
+    number = "9" * digits
+    events = [
+        {**x("kernel", "k", **{key: number}), "tid": "stream " + number},
+        {**x("cpu_op", "a"), "pid": number, "tid": number},
+    ]
+    trace = load(tmp_path, events)
+    kept = int(number) if digits == 19 else number[:1024]
+    assert kept == (trace.streams[0] if key == "stream" else trace.devices[0].id)
+    assert (trace.threads[0].process, trace.threads[0].thread) == (kept, kept)
+    if key == "device":
+        text = ("stream " + number)[:1024]
+        assert trace.streams == (int(number) if digits == 19 else text,)
+
+
+def test_long_names_are_cut(tmp_path: Path) -> None:
+    long, other = "n" * (64 << 10), "\u00e9" * 5000
+    events = [
+        *[x("cpu_op", long + str(n), n) for n in range(5)],
+        x("cpu_op", long),
+        {**x("cpu_op", "short"), "pid": other, "tid": other},
+        {"ph": "M", "name": "process_name", "pid": other, "args": {"name": other}},
+        {"ph": "M", "name": "thread_name", "pid": other, "tid": other, "args": {"name": other}},
+        x("kernel", "k", device=other, stream=other),
+    ]
+    trace = load(tmp_path, events)
+    row = other[:1024]
+    assert trace.names == (long, "short", "k")
+    assert dataclasses.astuple(trace.threads[1]) == (row,) * 4
+    assert (trace.devices[0].id, trace.streams[0]) == (row, row)
+    assert trace.report.repaired == {
+        "names over 64 KiB": 5,
+        "names of threads or processes over 1 KiB": 2,
+    }
+
+
+def test_long_names_do_not_wait_for_a_full_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    add = kineto._Reader.add
+
+    def watch(reader: Any, events: list[Any]) -> None:
+        held.append(sum(len(event.name) for event in events))
+        add(reader, events)
+
+    monkeypatch.setattr(kineto._Reader, "add", watch)
+    trace = load(tmp_path, [x("cpu_op", str(n) + "n" * 1_000_000) for n in range(40)])
+    assert len(trace.host_ops) == 40
+    assert max(held) < 16 << 20
 
 
 def test_a_later_list_of_events_replaces_the_first(tmp_path: Path) -> None:
