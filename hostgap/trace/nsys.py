@@ -583,10 +583,12 @@ def _paired(
     Rows without a process belong to the only one that there is.
     """
     process, ids = np.concatenate((gpu_process, call_process)), np.concatenate((gpu_id, call_id))
-    unknown = process == NULL >> 24
-    known = np.unique(process[~unknown])
-    if len(known) == 1:
-        process = np.where(unknown, known[0], process)
-    pairs = np.unique(np.stack([process, ids], axis=1), axis=0, return_inverse=True)[1]
-    number = np.where(ids > 0, pairs.reshape(-1) + 1, 0)
+    owner, which = distinct(process)
+    known = owner[owner != NULL >> 24]
+    if len(known) <= 1:
+        number = ids
+    else:
+        unique, rank = distinct(ids)
+        number = which * len(unique) + rank + 1
+    number = np.where(ids > 0, number, 0)
     return number[: len(gpu_id)], number[len(gpu_id) :]
