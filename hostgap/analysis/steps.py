@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -130,8 +130,10 @@ def _marks(trace: Trace, clock: Clock, rows: NDArray[np.intp], source: Source) -
 def _ranges(trace: Trace, clock: Clock) -> StepMarks | None:
     """NVTX ranges with one name, numbers aside (`step#7`, `decode 12`), around most launches.
 
-    Of several such names the one that most launches lie under wins, the outermost among equals.
-    Only Nsight exports: there NVTX is how a program marks its steps.
+    Launches of the ranges' own process count, whichever of its threads they come from (autograd
+    launches the backward pass from another). Of several such names the one that most launches lie
+    under wins, the outermost among equals. Only Nsight exports: there NVTX is how a program marks
+    its steps.
     """
     if trace.source != "nsys":
         return None
@@ -144,18 +146,24 @@ def _ranges(trace: Trace, clock: Clock) -> StepMarks | None:
     for row in notes.tolist():
         name = re.sub(r"\d+", "#", trace.names[ops.name[row]])
         by_name.setdefault((int(ops.thread[row]), name), []).append(row)
-    best: tuple[int, int, list[int]] | None = None  # launches inside, -ranges, rows
+    process = np.array([thread.process for thread in trace.threads])
+    launched_by = process[api.thread[launches]]
+    best: tuple[int, int, list[int], NDArray[np.intp]] | None = None  # sizes, rows, launches
     for (thread, _), rows in by_name.items():
         if len(rows) < MIN_REPEATS:
             continue
         inside = union(ops.start[rows], ops.end[rows])
-        of_thread = api.thread[launches] == thread
-        covered = int(np.count_nonzero(covers(inside, api.start[launches[of_thread]])))
-        if covered * 2 > len(launches) and (best is None or (covered, -len(rows)) > best[:2]):
-            best = (covered, -len(rows), rows)
+        own = launches[launched_by == process[thread]]
+        under = own[covers(inside, api.start[own])]
+        rank = (len(under), -len(rows))
+        if len(under) * 2 > len(own) and (best is None or rank > best[:2]):
+            best = (*rank, rows, under)
     if best is None:
         return None
-    return _marks(trace, clock, np.array(best[2]), "nvtx")
+    marks = _marks(trace, clock, np.array(best[2]), "nvtx")
+    threads = np.bincount(api.thread[best[3]], minlength=len(trace.threads))
+    # start/end ranges may stand on no thread of the program
+    return marks if threads[marks.thread] else replace(marks, thread=int(threads.argmax()))
 
 
 def _whole(trace: Trace, clock: Clock) -> StepMarks:

@@ -75,6 +75,7 @@ _FRAMEWORK_OP = re.compile(r"^(?:aten|torch|prims|c10d|inductor|autograd|nccl)::
 _LOSSES = re.compile(
     r"missing|lost|dropped|overflow|not been started correctly|out of memory", re.I
 )
+_LARGE_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, DRIVER, "NVTX_EVENTS", "OSRT_API")
 _MOST_LOSSES = 5  # lines
 _LIMIT = 2**62  # ns; as in Kineto traces, so that the difference of two times fits in an int64
 
@@ -111,13 +112,9 @@ class _Reader:
         self.unreadable = 0
         self.negative = 0
         self.negative_host = 0
-        self._strings: dict[int, int] = {}  # StringIds.id -> code in names
         self._done = 0
-        size = database.path.stat().st_size
-        total = sum(
-            map(database.count, (KERNEL, MEMCPY, MEMSET, RUNTIME, "NVTX_EVENTS", "OSRT_API"))
-        )
-        self._per_row = size / max(1, total)
+        self._size = database.path.stat().st_size
+        self._rows = sum(map(database.count, _LARGE_TABLES)) if progress is not None else 0
         self._progress = progress
 
     def _refuse_what_is_no_export(self) -> None:
@@ -141,10 +138,11 @@ class _Reader:
                     "export the report again, with nsys of 2020 or later",
                 )
 
-    def _tick(self) -> None:
+    def _tick(self, rows: int) -> None:
         if self._progress is not None:
-            self._done += 1
-            self._progress(int(self._done * 16384 * self._per_row))
+            self._done += rows
+            share = min(1.0, self._done / max(1, self._rows))  # some tables are not counted
+            self._progress(int(self._size * share))
 
     def _read(self, table: str, *columns: str) -> dict[str, Int64]:
         return self.db.columns(table, columns, self._tick)
@@ -346,15 +344,13 @@ class _Reader:
 
     def _nvtx_texts(self, ids: Int64, keep: Bool) -> tuple[Int32, Bool]:
         """Of the rows of NVTX_EVENTS to keep: name codes, and whether they are framework ops."""
-        ops: set[int] = set()
 
         def code_of(text: str) -> int:
+            """Twice the code of the name, and 1 for an operator: both may bear one name."""
             emitted = _EMITTED.match(text)
             name = emitted[1] if emitted else text
-            code = self.names[name]
-            if (emitted and emitted[2] == "seq") or _FRAMEWORK_OP.match(name):
-                ops.add(code)
-            return code
+            is_op = (emitted and emitted[2] == "seq") or _FRAMEWORK_OP.match(name)
+            return 2 * self.names[name] + bool(is_op)
 
         code = self._named(ids[keep], code_of)
         if self.db.has("NVTX_EVENTS", "text") and len(ids):
@@ -367,7 +363,7 @@ class _Reader:
                         code[at] = code_of(str(text))
                     at += kept
                 done += len(block)
-        return code, np.isin(code, list(ops))
+        return code >> 1, (code & 1).astype(np.bool_)
 
     def _waits(self, calls: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Blocking calls into the operating system, but for those that a CUDA call makes."""
@@ -394,7 +390,7 @@ class _Reader:
             "start": rows["start"][keep],
             "end": rows["end"][keep],
             "thread": _interned(self.threads, rows["globalTid"][keep]).astype(np.int32),
-            "name": self._named(rows["nameId"])[keep],
+            "name": self._named(rows["nameId"][keep]),
             "kind": np.full(int(keep.sum()), HostKind.OVERHEAD, np.int8),
         }
 
@@ -440,7 +436,7 @@ class _Reader:
                 negative_host=self.negative_host,
                 unreadable_times=self.unreadable,
                 ambiguous_correlations=ambiguous,
-                missing=self._missing(len(api), len(call), api),
+                missing=self._missing(api, len(call)),
                 losses=tuple(self._losses()),
             ),
         )
@@ -485,14 +481,14 @@ class _Reader:
             for line in islice(filter(_LOSSES.search, lines), _MOST_LOSSES):
                 yield line if len(line) <= 200 else line[:197].rsplit(" ", 1)[0] + " ..."
 
-    def _missing(self, calls: int, ops: int, api: ApiCalls) -> str:
+    def _missing(self, api: ApiCalls, ops: int) -> str:
         """Which table is missing and what records it, "" when nothing is."""
         if ops:
-            return "" if calls else f"{self._no(RUNTIME)}: record with nsys profile --trace=cuda"
-        if not calls:
+            return "" if len(api) else f"{self._no(RUNTIME)}: record with nsys profile --trace=cuda"
+        if not len(api):
             none = f"{self._no(KERNEL)} and {self._no(RUNTIME)}"
             return f"{none}: record with nsys profile --trace=cuda,nvtx"
-        if np.isin(api.role, (Role.GRAPH_LAUNCH,)).any():
+        if (api.role == Role.GRAPH_LAUNCH).any():
             return f"{self._no(KERNEL)}: record with --cuda-graph-trace=node"
         return (
             f"{self._no(KERNEL)}: record with --trace=cuda, and --trace-fork-before-exec=true "

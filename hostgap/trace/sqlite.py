@@ -37,8 +37,9 @@ class Database:
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.path = path
         self.name = name or str(path)
+        real = path.resolve()  # SQLite looks beside the file that a link leads to
         for suffix in ("-wal", "-journal"):
-            beside = path.with_name(path.name + suffix)
+            beside = real.with_name(real.name + suffix)
             if beside.is_file() and beside.stat().st_size:
                 raise TraceError(
                     f"{self.name}: unfinished: {beside.name} lies beside it, so nsys was killed "
@@ -49,7 +50,7 @@ class Database:
             header = stream.read(100)
         # a write-ahead database would need a file of shared memory beside it
         immutable = "&immutable=1" if header[18:20] == bytes([_WAL, _WAL]) else ""
-        uri = f"file:{quote(str(path.resolve()))}?mode=ro{immutable}"
+        uri = f"file:{quote(str(real))}?mode=ro{immutable}"
         try:
             self._connection = sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
         except sqlite3.Error as error:
@@ -122,14 +123,14 @@ class Database:
         return int(self.rows(f"SELECT count(*) FROM {_quoted(table)}")[0][0])
 
     def columns(
-        self, table: str, columns: Sequence[str], tick: Callable[[], None] | None = None
+        self, table: str, columns: Sequence[str], tick: Callable[[int], None] | None = None
     ) -> dict[str, Int64]:
         """Integer columns of a table; one that it does not have, and every null, is NULL.
 
         Args:
             table: its name; a missing table has no rows.
             columns: their names.
-            tick: called after every block.
+            tick: called after every block with the number of its rows.
 
         Rows come in the order they lie in: an index of the user's own must not change it.
         """
@@ -144,7 +145,7 @@ class Database:
                 for name, values in zip(used, zip(*block, strict=True), strict=True):
                     chunks[name].append(_integers(values))
                 if tick is not None:
-                    tick()
+                    tick(len(block))
         empty = np.zeros(0, np.int64)
         return {
             name: (

@@ -274,6 +274,57 @@ def test_steps_from_ranges(tmp_path: Path) -> None:
     assert (steps.source, steps.total, steps.count) == ("nvtx", 6, 5)
 
 
+def test_steps_from_ranges_of_several_processes(tmp_path: Path) -> None:
+    """Ranks launch alike: the ranges of none of them surround most launches of all."""
+    export = step_loop(6)
+    for pid in (101, 102):
+        for table, rows in step_loop(6).tables.items():
+            for row in rows:
+                moved = {k: v + (pid - 100 << 24) for k, v in row.items() if k.startswith("global")}
+                export.add(table, **row | moved)
+    steps = analyze(read(export, tmp_path)).steps
+    assert (steps.source, steps.total) == ("nvtx", 6)
+
+
+def test_steps_whose_backward_pass_another_thread_launches(tmp_path: Path) -> None:
+    export = step_loop(6)
+    for step in range(6):
+        for n in range(6):
+            start = 52_000 + step * 100_000 + n * 1_000
+            export.call(LAUNCH, start, start + 500, 1000 + 10 * step + n, tid=200)
+            export.kernel(start + 600, start + 900, 1000 + 10 * step + n)
+    steps = analyze(read(export, tmp_path)).steps
+    assert (steps.source, steps.total) == ("nvtx", 6)
+
+
+def test_steps_from_ranges_that_end_on_another_thread(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    plain = read(step_loop(6), tmp_path / "plain")
+    export = step_loop(6)
+    for row in export.tables["NVTX_EVENTS"]:
+        row |= {"eventType": START_END, "endGlobalTid": gid(100, 200)}
+    trace = read(export, tmp_path)
+    steps = analyze(trace).steps
+    assert (steps.source, steps.total) == ("nvtx", 6)
+    assert causes(trace) == causes(plain)
+
+
+def test_a_name_may_be_an_operator_here_and_a_range_there(tmp_path: Path) -> None:
+    export = Export()
+    export.nvtx("fwd", 0, 100)
+    export.nvtx("fwd, seq = 1, op_id = 2", 10, 20)
+    kinds = [kind for *_, kind in host(read(export, tmp_path))]
+    assert kinds == [HostKind.ANNOTATION, HostKind.OP]
+
+
+def test_progress_ends_with_the_file(tmp_path: Path) -> None:
+    path = step_loop(6).write(tmp_path / "x.sqlite")
+    told: list[int] = []
+    load_trace(path, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == path.stat().st_size
+
+
 def test_blocking_calls_refine_the_idle_time(tmp_path: Path) -> None:
     plain = step_loop()
     waiting = step_loop()

@@ -57,9 +57,9 @@ def test_more_rows_than_a_block(tmp_path: Path) -> None:
     path = made(tmp_path / "x.sqlite", "CREATE TABLE t (a INTEGER)", rows=[(i,) for i in range(n)])
     ticks: list[int] = []
     with untouched(path), closing(Database(path)) as database:
-        read = database.columns("t", ["a", "absent"], lambda: ticks.append(1))
+        read = database.columns("t", ["a", "absent"], ticks.append)
     assert np.array_equal(read["a"], np.arange(n))
-    assert len(ticks) == 3
+    assert ticks == [_BLOCK, _BLOCK, 3]
     assert (read["absent"] == NULL).all()
     assert len(read["absent"]) == n
 
@@ -141,8 +141,12 @@ def test_unfinished_work_beside_it(tmp_path: Path, suffix: str) -> None:
     with closing(Database(path)) as database:  # an empty one says nothing
         assert database.count("t") == 1
     beside.write_bytes(b"x")
-    with untouched(path), pytest.raises(TraceError, match=f"x.sqlite{suffix} lies beside it"):
-        Database(path)
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.sqlite"
+    link.symlink_to(path)
+    for opened in (path, link):
+        with untouched(path), pytest.raises(TraceError, match=f"x.sqlite{suffix} lies beside it"):
+            Database(opened)
 
 
 def test_errors_use_the_name_they_are_given(tmp_path: Path) -> None:
