@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock
 from hostgap.analysis.intervals import Intervals, cut
 from hostgap.analysis.nesting import Innermost, Nest, innermost, nest, trim
+from hostgap.analysis.steps import NUMBERED_STEP
 from hostgap.trace.model import HostKind, Int8, Int32, Int64, Role, Trace
 
 FRAME, OP, CALL = range(3)  # which table an event of a thread is from
@@ -90,8 +90,8 @@ class Host:
         self._frame_cause, self._is_user = self._frame_names()
         self._op_cause = self._op_names()
         # an annotation that only counts steps names no place
-        counts = re.compile(r"(?:ProfilerStep|\w*step|\w*iter\w*)\W*\d+", re.IGNORECASE)
-        steps = np.array([counts.fullmatch(name) is not None for name in trace.names], np.bool_)
+        numbered = [NUMBERED_STEP.fullmatch(name) is not None for name in trace.names]
+        steps = np.array(numbered, np.bool_)
         self._notes = np.where(steps, -1, np.arange(len(trace.names))).astype(np.int32)
 
     def _frame_names(self) -> tuple[Int8, NDArray[np.bool_]]:

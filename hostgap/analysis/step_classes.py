@@ -10,6 +10,7 @@ import numpy as np
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import Intervals, cut
 from hostgap.analysis.parts import sum_by
+from hostgap.analysis.steps import NUMBERED_STEP
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, GpuKind, Int64, Role
 
@@ -148,8 +149,7 @@ def _coarser(analysis: Analysis, per_step: dict[str, Int64]) -> list[tuple[str, 
 def _own_label(analysis: Analysis, step: int) -> str:
     """What a step's annotation says beyond its number."""
     label = analysis.steps.marks.label[step]
-    numbered = re.fullmatch(r"(?:ProfilerStep|\w*step|\w*iter\w*)\W*\d+", label, re.IGNORECASE)
-    return "" if numbered else label
+    return "" if NUMBERED_STEP.fullmatch(label) else label
 
 
 _VLLM = re.compile(r"context_(\d+)\D.*generation_(\d+)")

@@ -55,6 +55,8 @@ _STEP_NAMES = (
     re.compile(r"^execute_(?:new_)?(?:context|model|generation|\d).*"),  # vLLM
     re.compile(r"^step\[.*\]$"),  # SGLang
 )
+# What only numbers steps: no place in the program, no kind of step.
+NUMBERED_STEP = re.compile(r"(?:ProfilerStep|\w*step|\w*iter\w*)\W*\d+", re.IGNORECASE)
 
 
 def find_steps(trace: Trace, clock: Clock, marker: str | None = None) -> StepMarks:

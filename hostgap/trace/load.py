@@ -10,9 +10,8 @@ from pathlib import Path
 from hostgap.trace.kineto import read_kineto
 from hostgap.trace.model import Trace
 from hostgap.trace.nsys import read_nsys
-from hostgap.trace.nsys_export import exported
+from hostgap.trace.nsys_export import exported, is_nsys
 from hostgap.trace.source import open_source
-from hostgap.trace.sqlite import MAGIC
 
 
 def load_trace(
@@ -37,23 +36,11 @@ def load_trace(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        if os.fspath(path) != "-" and (database := _nsys(Path(path))) is not None:
-            with exported(database) as export:
+        if os.fspath(path) != "-" and is_nsys(Path(path)):
+            with exported(Path(path)) as export:
                 return read_nsys(export, progress, name=os.fspath(path))
         with open_source(path) as source:
             return read_kineto(source, progress)
     finally:
         if collecting:
             gc.enable()
-
-
-def _nsys(path: Path) -> Path | None:
-    """`path` if it is a file of Nsight Systems."""
-    try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as stream:
-            head = stream.read(len(MAGIC))
-    except (OSError, ValueError):  # open_source says what is wrong
-        return None
-    return path if head == MAGIC or path.suffix == ".nsys-rep" else None

@@ -15,6 +15,18 @@ from hostgap.trace.sqlite import MAGIC
 TIMEOUT_S = 1800
 
 
+def is_nsys(path: Path) -> bool:
+    """Whether `path` is a file of Nsight Systems, or any other SQLite database."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            head = stream.read(len(MAGIC))
+    except (OSError, ValueError):  # who opens it next says what is wrong
+        return False
+    return head == MAGIC or path.suffix == ".nsys-rep"
+
+
 @contextmanager
 def exported(path: Path) -> Iterator[Path]:
     """An SQLite export of `path`: the file itself, or a temporary one made from a `.nsys-rep`.

@@ -16,6 +16,7 @@ from pathlib import Path
 from hostgap.errors import TraceError
 from hostgap.files import atomic_output, compressed
 from hostgap.trace import lookalikes
+from hostgap.trace.nsys_export import is_nsys
 from hostgap.trace.rewrite import Rewriter
 from hostgap.trace.scrub import Scrubber
 from hostgap.trace.source import open_source
@@ -62,9 +63,9 @@ def redact(
     if os.fspath(path) == "-":
         raise TraceError("redact cannot read a pipe", "it may have to read twice: give it a file")
     also = tuple(also)
-    from hostgap.trace.redact_nsys import is_nsys, redact_nsys  # which imports this module
-
     if is_nsys(Path(path)):
+        from hostgap.trace.redact_nsys import redact_nsys  # which imports this module
+
         return redact_nsys(Path(path), out, also=also, force=force)
     words = set(own_names())
     while True:

@@ -20,7 +20,7 @@ from hostgap.errors import HostgapError, TraceError
 from hostgap.files import atomic_output
 from hostgap.trace.redact import Redaction, own_names
 from hostgap.trace.scrub import REDACTED, Scrubber, is_sensitive, names_somebody
-from hostgap.trace.sqlite import MAGIC, Database
+from hostgap.trace.sqlite import ERRORS, Database, quoted
 
 # Tables of names and values, of which only known values stay.
 _SETTINGS = (
@@ -64,18 +64,6 @@ _NAMING_VARIABLES = {
     "SUDO_USER",
     "USERPROFILE",
 }
-
-
-def is_nsys(path: Path) -> bool:
-    """Whether `path` is a file of Nsight Systems, or any other SQLite database."""
-    if not path.is_file():
-        return False
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(len(MAGIC))
-    except OSError:  # who opens it next says what is wrong
-        return False
-    return head == MAGIC or path.suffix == ".nsys-rep"
 
 
 def redact_nsys(
@@ -140,10 +128,13 @@ def _edit(copy: Path, path: Path, scrubber: Scrubber) -> int:
     try:
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
             return _Editor(connection, scrubber).run()
-    except sqlite3.Error as error:
+    except ERRORS as error:
         if "full" in str(error) or "I/O" in str(error):
             raise HostgapError(f"the redacted copy cannot be written: {error}") from error
-        raise TraceError(f"{path}: the database cannot be redacted: {error}") from error
+        raise TraceError(
+            f"{path}: the database cannot be redacted: {error}",
+            "if it is damaged, export again: nsys export --type sqlite",
+        ) from error
 
 
 class _Editor:
@@ -204,11 +195,11 @@ class _Editor:
             virtual = kind == "table" and text.upper().startswith("CREATE VIRTUAL")
             told = kind == "view" and self.scrubber.text(text) != text
             if virtual or told or kind == "trigger" or name.startswith("sqlite_stat"):
-                self.sql.execute(f"DROP {kind} IF EXISTS {_quoted(name)}")
+                self.sql.execute(f"DROP {kind} IF EXISTS {quoted(name)}")
 
     def _columns(self, table: str) -> dict[str, bool]:
         """Name of every column that can be written, and whether it must not be null."""
-        rows = self.sql.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+        rows = self.sql.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
         return {row[1]: bool(row[3]) for row in rows}
 
     def _has(self, table: str, *columns: str) -> bool:
@@ -288,9 +279,9 @@ class _Editor:
         for table, columns in self.columns.items():
             for column in columns:
                 if table not in (*besides, "StringIds") and pattern.search(column):
-                    name = _quoted(column)
+                    name = quoted(column)
                     query = (
-                        f"SELECT DISTINCT {name} FROM {_quoted(table)} "
+                        f"SELECT DISTINCT {name} FROM {quoted(table)} "
                         f"WHERE typeof({name}) = 'integer'"
                     )
                     found.update(value for (value,) in self.sql.execute(query))
@@ -324,7 +315,7 @@ class _Editor:
         for table, columns in self.columns.items():
             for column in _IN_USE:
                 if column in columns and table.startswith(("CUPTI_", "NVTX_", "OSRT_", "PROFILER")):
-                    query = f"SELECT DISTINCT {column} FROM {_quoted(table)}"
+                    query = f"SELECT DISTINCT {column} FROM {quoted(table)}"
                     used.update(v for (v,) in self.sql.execute(query) if isinstance(v, int))
         return used
 
@@ -346,13 +337,12 @@ class _Editor:
         if not columns:
             return
         kinds = ", ".join(
-            f"max(typeof({_quoted(c)}) = 'text'), max(typeof({_quoted(c)}) = 'blob')"
-            for c in columns
+            f"max(typeof({quoted(c)}) = 'text'), max(typeof({quoted(c)}) = 'blob')" for c in columns
         )
-        found = self.sql.execute(f"SELECT {kinds} FROM {_quoted(table)}").fetchone()
+        found = self.sql.execute(f"SELECT {kinds} FROM {quoted(table)}").fetchone()
         for i, (column, never_null) in enumerate(columns.items()):
-            name = _quoted(column)
-            update = f"UPDATE {_quoted(table)} SET {name} ="
+            name = quoted(column)
+            update = f"UPDATE {quoted(table)} SET {name} ="
             nothing = "''" if never_null else "NULL"
             is_text = f"typeof({name}) = 'text' AND {name} <> ''"
             if found[2 * i + 1]:
@@ -371,7 +361,3 @@ class _Editor:
                     f"{update} hostgap_clean(CAST({name} AS BLOB)) "
                     f"WHERE {is_text} AND hostgap_dirty(CAST({name} AS BLOB))"
                 )
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -20,7 +20,9 @@ from hostgap.trace.model import Int64
 
 MAGIC = b"SQLite format 3\0"
 _BLOCK = 16384  # rows at once
-_WAL = 2  # value of bytes 18 and 19 of the header in write-ahead mode
+_WAL = 2  # value of byte 19 of the header, the version for reading, in write-ahead mode
+# What reading a damaged file raises: sqlite3 decodes SQLite's messages, which quote the file.
+ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 class Database:
@@ -49,11 +51,11 @@ class Database:
         with path.open("rb") as stream:
             header = stream.read(100)
         # a write-ahead database would need a file of shared memory beside it
-        immutable = "&immutable=1" if header[18:20] == bytes([_WAL, _WAL]) else ""
+        immutable = "&immutable=1" if header[19:20] == bytes([_WAL]) else ""
         uri = f"file:{quote(str(real))}?mode=ro{immutable}"
         try:
             self._connection = sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise self._broken(error) from error
         self._connection.text_factory = _text
         self._probed: dict[str, tuple[str, ...]] = {}
@@ -65,7 +67,9 @@ class Database:
             self.close()
             raise
 
-    def _broken(self, error: sqlite3.Error) -> TraceError:
+    def _broken(self, error: Exception) -> TraceError:
+        if isinstance(error, UnicodeDecodeError):
+            error = sqlite3.DatabaseError("its schema is malformed")
         message = str(error)
         if "locked" in message:
             return TraceError(
@@ -83,7 +87,7 @@ class Database:
         if table not in self.tables:
             return ()
         if table not in self._probed:
-            info = self.rows(f"PRAGMA table_info({_quoted(table)})")
+            info = self.rows(f"PRAGMA table_info({quoted(table)})")
             self._probed[table] = tuple(row[1] for row in info)
         return self._probed[table]
 
@@ -95,7 +99,7 @@ class Database:
         """
         try:
             return self._connection.execute(query, parameters).fetchall()
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise self._broken(error) from error
 
     def blocks(self, query: str) -> Iterator[list[Any]]:
@@ -109,7 +113,7 @@ class Database:
             cursor.arraysize = _BLOCK
             while block := cursor.fetchmany():
                 yield block
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise self._broken(error) from error
 
     def has(self, table: str, *columns: str) -> bool:
@@ -120,7 +124,7 @@ class Database:
         """Number of rows, 0 without the table."""
         if table not in self.tables:
             return 0
-        return int(self.rows(f"SELECT count(*) FROM {_quoted(table)}")[0][0])
+        return int(self.rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])
 
     def columns(
         self, table: str, columns: Sequence[str], tick: Callable[[int], None] | None = None
@@ -139,8 +143,8 @@ class Database:
         chunks: dict[str, list[NDArray[np.int64]]] = {name: [] for name in used}
         length = 0
         if used:
-            selected = ", ".join(f"coalesce({_quoted(name)}, {NULL})" for name in used)
-            for block in self.blocks(f"SELECT {selected} FROM {_quoted(table)} NOT INDEXED"):
+            selected = ", ".join(f"coalesce({quoted(name)}, {NULL})" for name in used)
+            for block in self.blocks(f"SELECT {selected} FROM {quoted(table)} NOT INDEXED"):
                 length += len(block)
                 for name, values in zip(used, zip(*block, strict=True), strict=True):
                     chunks[name].append(_integers(values))
@@ -183,5 +187,6 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name of a table or column, as SQL wants it."""
     return '"' + name.replace('"', '""') + '"'

@@ -149,6 +149,23 @@ def test_unfinished_work_beside_it(tmp_path: Path, suffix: str) -> None:
             Database(opened)
 
 
+def test_a_damaged_schema_that_sqlite_quotes(tmp_path: Path) -> None:
+    path = made(tmp_path / "x.sqlite", "CREATE TABLE t (a)", rows=[(1,)])
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE t", b"CRE\xffTE TABLE t"))
+    with untouched(path), pytest.raises(TraceError, match="the database is damaged"):
+        Database(path)
+
+
+def test_nothing_is_made_beside_a_file_in_write_ahead_mode(tmp_path: Path) -> None:
+    path = made(tmp_path / "x.sqlite", "CREATE TABLE t (a)", rows=[(1,)])
+    for versions in (b"\2\2", b"\1\2", b"\2\1"):
+        data = bytearray(path.read_bytes())
+        data[18:20] = versions
+        path.write_bytes(data)
+        with untouched(path), closing(Database(path)) as database:
+            assert database.count("t") == 1
+
+
 def test_errors_use_the_name_they_are_given(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"\xff" * 200)
