@@ -155,7 +155,7 @@ try:
             torch.cuda.synchronize()
         cuda = torch.autograd.DeviceType.CUDA
         found["kernels"] = sum(event.device_type == cuda for event in prof.events())
-except BaseException as error:
+except (Exception, SystemExit) as error:  # the parent reports it
     found["error"] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
     found["importing"] = "version" not in found
 print("\\n" + json.dumps(found))

@@ -6,8 +6,8 @@ are probed and never assumed. Rows join within their process: correlation ids re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.errors import TraceError
+from hostgap.trace import nsys_tables as tables
 from hostgap.trace import vocabulary as vocab
 from hostgap.trace.columns import Interner, by_start, distinct
-from hostgap.trace.join import match_calls
+from hostgap.trace.join import match_calls, pair_ids
 from hostgap.trace.model import (
     ApiCalls,
     Bool,
@@ -37,46 +37,12 @@ from hostgap.trace.model import (
     Thread,
     Trace,
 )
+from hostgap.trace.nsys_ranges import crossing, inside_calls
+from hostgap.trace.nsys_tables import DRIVER, GRAPH, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME
 from hostgap.trace.sqlite import NULL, Database
 
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
-MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
-GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-DRIVER = "CUPTI_ACTIVITY_KIND_DRIVER"
-OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
-
-_PUSH_POP, _START_END = 59, 60  # NVTX_EVENTS.eventType of ranges
-
-# ENUM_CUDA_MEMCPY_OPER; arrays count as device memory, 11 to 13 are pages of managed memory
-_COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 3: CopyKind.H2D, 4: CopyKind.D2H}
-_COPY_KINDS |= dict.fromkeys((5, 6, 7, 8, 13), CopyKind.D2D)
-_COPY_KINDS |= {9: CopyKind.H2H, 10: CopyKind.P2P, 11: CopyKind.H2D, 12: CopyKind.D2H}
-_MEMORIES = {
-    0: Memory.PAGEABLE,
-    1: Memory.PINNED,
-    2: Memory.DEVICE,
-    3: Memory.ARRAY,
-    4: Memory.MANAGED,
-    5: Memory.DEVICE,  # static
-    6: Memory.MANAGED,  # static
-}
-# Calls into the operating system in which a thread waits; others are work.
-_WAITS = re.compile(
-    r"^(?:poll|ppoll|select|pselect|epoll_wait|epoll_pwait|futex|nanosleep|clock_nanosleep|usleep|sleep"
-    r"|sem_wait|sem_timedwait|sem_clockwait|pthread_cond_\w*wait|pthread_mutex_lock|pthread_join"
-    r"|pthread_rwlock_\w+lock|read|readv|pread64|recv|recvfrom|recvmsg|accept|accept4|connect"
-    r"|wait|waitpid|waitid|flock|fsync|sigwait\w*|msgrcv)$"
-)
-# What emit_nvtx writes: "aten::add, seq = 12, op_id = 34", annotations without a sequence number.
-_EMITTED = re.compile(r"^(.*?), (seq|op_id) = \d+", re.DOTALL)
-_FRAMEWORK_OP = re.compile(r"^(?:aten|torch|prims|c10d|inductor|autograd|nccl)::[\w:.]+$")
-_LOSSES = re.compile(
-    r"missing|lost|dropped|overflow|not been started correctly|out of memory", re.I
-)
-_LARGE_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, DRIVER, "NVTX_EVENTS", "OSRT_API")
 _MOST_LOSSES = 5  # lines
+_PID_TID = (1 << 48) - 1
 _LIMIT = 2**62  # ns; as in Kineto traces, so that the difference of two times fits in an int64
 
 
@@ -104,7 +70,8 @@ def read_nsys(
 class _Reader:
     def __init__(self, database: Database, progress: Callable[[int], None] | None) -> None:
         self.db = database
-        self._refuse_what_is_no_export()
+        tables.refuse_other_databases(database)
+        tables.refuse_tables_without_times(database)
         self.names: Interner[str] = Interner()
         self.threads: Interner[int] = Interner()  # globalTid
         self.devices: Interner[int] = Interner()
@@ -114,29 +81,8 @@ class _Reader:
         self.negative_host = 0
         self._done = 0
         self._size = database.path.stat().st_size
-        self._rows = sum(map(database.count, _LARGE_TABLES)) if progress is not None else 0
+        self._rows = sum(map(database.count, tables.LARGE_TABLES)) if progress is not None else 0
         self._progress = progress
-
-    def _refuse_what_is_no_export(self) -> None:
-        db = self.db
-        if not db.tables:
-            raise TraceError(
-                f"{db.name}: the database has no tables", "nsys export was killed: export again"
-            )
-        known = [t for t in db.tables if t.startswith(("CUPTI_", "NVTX_", "TARGET_INFO", "OSRT_"))]
-        if not known and not db.has("StringIds"):
-            named = ", ".join(sorted(db.tables)[:4])
-            raise TraceError(
-                f"{db.name}: an SQLite file, but no Nsight Systems export (tables: {named})",
-                "make one with: nsys export --type sqlite -o x.sqlite x.nsys-rep",
-            )
-        for table in (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, DRIVER):
-            lacks = {"start", "end"} - set(db.columns_of(table))
-            if table in db.tables and lacks:
-                raise TraceError(
-                    f"{db.name}: table {table} has no column {sorted(lacks)[-1]}",
-                    "export the report again, with nsys of 2020 or later",
-                )
 
     def _tick(self, rows: int) -> None:
         if self._progress is not None:
@@ -222,8 +168,8 @@ class _Reader:
         rows = _only(rows, keep)
         n = len(rows["start"])
         copied = rows if kind is GpuKind.COPY else dict.fromkeys(rows, np.full(n, NULL, np.int64))
-        source = _translated(copied["srcKind"], _MEMORIES, Memory.UNKNOWN)
-        target = _translated(copied["dstKind"], _MEMORIES, Memory.UNKNOWN)
+        source = _translated(copied["srcKind"], tables.MEMORIES, Memory.UNKNOWN)
+        target = _translated(copied["dstKind"], tables.MEMORIES, Memory.UNKNOWN)
         return {
             "start": rows["start"],
             "end": rows["end"],
@@ -234,7 +180,7 @@ class _Reader:
             "correlation": np.where(rows["correlationId"] == NULL, -1, rows["correlationId"]),
             "graph_node": np.where(rows["graphNodeId"] == NULL, 0, rows["graphNodeId"]),
             "bytes": np.where(rows["bytes"] == NULL, -1, rows["bytes"]),
-            "copy_kind": _translated(copied["copyKind"], _COPY_KINDS, CopyKind.NONE),
+            "copy_kind": _translated(copied["copyKind"], tables.COPY_KINDS, CopyKind.NONE),
             "src_mem": source,
             "dst_mem": target,
             "process": _process(rows["globalPid"]),
@@ -263,7 +209,7 @@ class _Reader:
         if kind is GpuKind.MEMSET:
             return np.full(len(rows["start"]), self.names["Memset"], np.int32)
         texts = [
-            f"Memcpy {_COPY_TEXT.get(code, '')} "
+            f"Memcpy {tables.COPY_TEXT.get(code, '')} "
             f"({Memory(a).name.title()} -> {Memory(b).name.title()})"
             for code, a, b in zip(
                 rows["copyKind"].tolist(), source.tolist(), target.tolist(), strict=True
@@ -271,23 +217,27 @@ class _Reader:
         ]
         return np.array([self.names[text] for text in texts], np.int32)
 
+    @cached_property
+    def _gpu_of(self) -> dict[tuple[int, int], int]:
+        """The target's number of a GPU, by process and its number there."""
+        if not self.db.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+            return {}
+        rows = self._read("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
+        return {
+            (pid, cuda): gpu
+            for gpu, cuda, pid in zip(*(c.tolist() for c in rows.values()), strict=True)
+            if gpu != NULL
+        }
+
     def _device_codes(self, device: Int64, process: Int64) -> Int32:
         """Codes of devices: a process numbers its GPUs itself, the target's table says which."""
-        gpu_of: dict[tuple[int, int], int] = {}
-        if self.db.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
-            rows = self._read("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
-            gpu_of = {
-                (pid, cuda): gpu
-                for gpu, cuda, pid in zip(*(c.tolist() for c in rows.values()), strict=True)
-                if gpu != NULL
-            }
         pids, of_pid = distinct(_process(process) & 0xFFFFFF)
         ids, of_id = distinct(np.where(device == NULL, 0, device))
         pairs, which = distinct((of_pid * max(1, len(ids)) + of_id).astype(np.int64))
         codes = []
         for pair in pairs.tolist():
             pid, own = int(pids[pair // len(ids)]), int(ids[pair % len(ids)])
-            codes.append(self.devices[gpu_of.get((pid, own), own)])
+            codes.append(self.devices[self._gpu_of.get((pid, own), own)])
         return np.array(codes, np.int32)[which]
 
     # --- host --------------------------------------------------------------------------------
@@ -324,15 +274,17 @@ class _Reader:
         """
         table = "NVTX_EVENTS"
         rows = self._read(table, "start", "end", "eventType", "globalTid", "endGlobalTid", "textId")
-        of_range = np.isin(rows["eventType"], (_PUSH_POP, _START_END)) & (rows["end"] != NULL)
+        of_range = np.isin(rows["eventType"], (tables.PUSH_POP, tables.START_END)) & (
+            rows["end"] != NULL
+        )
         keep = of_range.copy()
         keep[of_range] = self._kept(rows["start"][of_range], rows["end"][of_range], host=True)
         code, op = self._nvtx_texts(rows["textId"], keep)
         rows = {name: column[keep] for name, column in rows.items()}
         thread = rows["globalTid"]
-        free = rows["eventType"] == _START_END
+        free = rows["eventType"] == tables.START_END
         away = (rows["endGlobalTid"] != NULL) & (rows["endGlobalTid"] != thread)
-        loose = (free & away) | _crossing(rows["start"], rows["end"], thread, free)
+        loose = (free & away) | crossing(rows["start"], rows["end"], thread, free)
         thread = np.where(loose, -1 - (thread & _PID_TID), thread)
         return {
             "start": rows["start"],
@@ -347,9 +299,9 @@ class _Reader:
 
         def code_of(text: str) -> int:
             """Twice the code of the name, and 1 for an operator: both may bear one name."""
-            emitted = _EMITTED.match(text)
+            emitted = tables.EMITTED.match(text)
             name = emitted[1] if emitted else text
-            is_op = (emitted and emitted[2] == "seq") or _FRAMEWORK_OP.match(name)
+            is_op = (emitted and emitted[2] == "seq") or tables.FRAMEWORK_OP.match(name)
             return 2 * self.names[name] + bool(is_op)
 
         code = self._named(ids[keep], code_of)
@@ -371,10 +323,10 @@ class _Reader:
         keep = self._kept(rows["start"], rows["end"], host=True)
         rows = {name: column[keep] for name, column in rows.items()}
         code = self._named(rows["nameId"], self._api_name)
-        blocks = np.array([_WAITS.match(name) is not None for name in self.names], np.bool_)
+        blocks = np.array([tables.WAITS.match(name) is not None for name in self.names], np.bool_)
         keep = blocks[code] if len(code) else np.zeros(0, np.bool_)
         thread = _interned(self.threads, rows["globalTid"]).astype(np.int32)
-        keep &= ~_inside(rows["start"], thread, calls)
+        keep &= ~inside_calls(rows["start"], thread, calls)
         return {
             "start": rows["start"][keep],
             "end": rows["end"][keep],
@@ -413,7 +365,7 @@ class _Reader:
             gpu = {name: column[order] for name, column in gpu.items()}
             gpu_process = gpu_process[order]
         # ids repeat across processes: number the pairs
-        gpu_ids, call_ids = _paired(gpu_process, gpu["correlation"], call_process, api.correlation)
+        gpu_ids, call_ids = pair_ids(gpu_process, gpu["correlation"], call_process, api.correlation)
         call, ambiguous = match_calls(gpu_ids, call_ids, api.role)
         empty64, empty32 = np.zeros(0, np.int64), np.zeros(0, np.int32)
         return Trace(
@@ -478,7 +430,7 @@ class _Reader:
         if self.db.has("DIAGNOSTIC_EVENT", "text"):
             query = "SELECT DISTINCT text FROM DIAGNOSTIC_EVENT"
             lines = (" ".join(str(text).split()) for b in self.db.blocks(query) for (text,) in b)
-            for line in islice(filter(_LOSSES.search, lines), _MOST_LOSSES):
+            for line in islice(filter(tables.LOSSES.search, lines), _MOST_LOSSES):
                 yield line if len(line) <= 200 else line[:197].rsplit(" ", 1)[0] + " ..."
 
     def _missing(self, api: ApiCalls, ops: int) -> str:
@@ -499,19 +451,6 @@ class _Reader:
         return f"no usable row in {table}" if table in self.db.tables else f"no {table} table"
 
 
-_COPY_TEXT = {
-    1: "HtoD",
-    2: "DtoH",
-    3: "HtoA",
-    4: "AtoH",
-    5: "AtoA",
-    6: "AtoD",
-    7: "DtoA",
-    8: "DtoD",
-}
-_COPY_TEXT |= {9: "HtoH", 10: "PtoP", 11: "UVM HtoD", 12: "UVM DtoH", 13: "UVM DtoD"}
-
-
 def _process(global_id: Int64) -> Int64:
     """hardware and process id of a globalTid or globalPid (`hw << 48 | pid << 24 | tid`)."""
     return global_id >> 24
@@ -530,61 +469,3 @@ def _translated(values: Int64, table: Mapping[int, int], missing: int) -> NDArra
 def _interned(codes: Interner[int], values: Int64) -> NDArray[np.intp]:
     unique, which = distinct(values)
     return np.array([codes[value] for value in unique.tolist()], np.intp)[which]
-
-
-_PID_TID = (1 << 48) - 1
-
-
-def _inside(start: Int64, thread: Int32, calls: dict[str, NDArray[Any]]) -> Bool:
-    """Per time and thread: is a call of that thread running?"""
-    inside = np.zeros(len(start), np.bool_)
-    for code in np.unique(thread).tolist():
-        mine = np.flatnonzero(calls["thread"] == code)
-        if len(mine) == 0:
-            continue
-        mine = mine[np.argsort(calls["start"][mine], kind="stable")]
-        reach = np.maximum.accumulate(calls["end"][mine])
-        rows = np.flatnonzero(thread == code)
-        before = np.searchsorted(calls["start"][mine], start[rows], "right") - 1
-        inside[rows] = (before >= 0) & (start[rows] < reach[before])
-    return inside
-
-
-def _crossing(start: Int64, end: Int64, thread: Int64, free: Bool) -> Bool:
-    """Which of the `free` ranges overlap another range of their thread without nesting in it."""
-    crossing = np.zeros(len(start), np.bool_)
-    for key in np.unique(thread[free]).tolist():
-        rows = np.flatnonzero(thread == key)
-        rows = rows[np.lexsort((-end[rows], start[rows]))]
-        stack: list[int] = []
-        for row in rows.tolist():
-            while stack and end[stack[-1]] <= start[row]:
-                stack.pop()
-            # whoever is free gives way
-            while stack and end[row] > end[stack[-1]]:
-                crossing[row if free[row] else stack[-1]] = True
-                if free[row] or not free[stack[-1]]:
-                    break
-                stack.pop()
-            if not crossing[row]:
-                stack.append(row)
-    return crossing & free
-
-
-def _paired(
-    gpu_process: Int64, gpu_id: Int64, call_process: Int64, call_id: Int64
-) -> tuple[Int64, Int64]:
-    """One number per (process, correlation id); 0 for no id.
-
-    Rows without a process belong to the only one that there is.
-    """
-    process, ids = np.concatenate((gpu_process, call_process)), np.concatenate((gpu_id, call_id))
-    owner, which = distinct(process)
-    known = owner[owner != NULL >> 24]
-    if len(known) <= 1:
-        number = ids
-    else:
-        unique, rank = distinct(ids)
-        number = which * len(unique) + rank + 1
-    number = np.where(ids > 0, number, 0)
-    return number[: len(gpu_id)], number[len(gpu_id) :]

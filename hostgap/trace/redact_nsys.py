@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hostgap.errors import HostgapError, TraceError
 from hostgap.files import atomic_output
+from hostgap.trace.nsys_tables import refuse_other_databases
 from hostgap.trace.redact import Redaction, own_names
 from hostgap.trace.scrub import REDACTED, Scrubber, is_sensitive, names_somebody
 from hostgap.trace.sqlite import ERRORS, Database, quoted
@@ -90,7 +91,8 @@ def redact_nsys(
         raise HostgapError(
             f"{out}: an SQLite export is not compressed", "give a name that ends in .sqlite"
         )
-    _check(path)
+    with closing(Database(path)) as database:
+        refuse_other_databases(database)
     scrubber = Scrubber(own_names(), also)
     with atomic_output(out, force=force) as stream:
         part = Path(stream.name)
@@ -107,17 +109,6 @@ def redact_nsys(
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, stream, 1 << 20)
     return Redaction(changed, path.stat().st_size, (), "SQLite")
-
-
-def _check(path: Path) -> None:
-    with closing(Database(path)) as database:
-        tables = database.tables
-    known = ("CUPTI_", "NVTX_", "TARGET_INFO", "OSRT_", "StringIds")
-    if not any(table.startswith(known) for table in tables):
-        raise TraceError(
-            f"{path}: an SQLite file, but no Nsight Systems export",
-            "make one with: nsys export --type sqlite -o x.sqlite x.nsys-rep",
-        )
 
 
 def _edit(copy: Path, path: Path, scrubber: Scrubber) -> int:

@@ -11,6 +11,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -210,11 +211,11 @@ def _open_file(path: Path) -> Source:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"{name}: cannot be opened: {reason}") from error
-    try:
-        return Source(stream, name, os.fstat(stream.fileno()).st_size)
-    except BaseException:
-        stream.close()
-        raise
+    with ExitStack() as opened:
+        opened.enter_context(stream)
+        source = Source(stream, name, os.fstat(stream.fileno()).st_size)
+        opened.pop_all()  # it is the source's to close now
+    return source
 
 
 def _inside(folder: Path) -> str | None:

@@ -42,6 +42,13 @@ def digits(low: int, high: int) -> st.SearchStrategy[str]:
     return st.text("0123456789", min_size=low, max_size=high)
 
 
+def plain(
+    whole: st.SearchStrategy[str], decimals: st.SearchStrategy[str]
+) -> st.SearchStrategy[Decimal]:
+    """Numbers without sign, exponent and quotes."""
+    return st.builds(Decimal, st.just(""), whole, decimals, st.none(), st.just(""))
+
+
 DECIMALS = st.builds(
     Decimal,
     sign=st.sampled_from(["", "", "-"]),
@@ -51,32 +58,9 @@ DECIMALS = st.builds(
     quote=st.sampled_from(["", "", '"']),
 )
 # As the profiler writes them, so that the fast paths are taken: three decimals each, and up to 3.
-KINETO = st.builds(
-    Decimal,
-    sign=st.just(""),
-    whole=digits(1, 17),
-    decimals=digits(3, 3),
-    exponent=st.none(),
-    quote=st.just(""),
-)
-SHORT = st.builds(
-    Decimal,
-    sign=st.just(""),
-    whole=digits(1, 16),
-    decimals=digits(0, 3),
-    exponent=st.none(),
-    quote=st.just(""),
-)
-
-
-LONGER = st.builds(
-    Decimal,
-    sign=st.just(""),
-    whole=digits(1, 9),
-    decimals=digits(4, 9),
-    exponent=st.none(),
-    quote=st.just(""),
-)
+KINETO = plain(digits(1, 17), digits(3, 3))
+SHORT = plain(digits(1, 16), digits(0, 3))
+LONGER = plain(digits(1, 9), digits(4, 9))
 
 
 @settings(max_examples=300, deadline=None)
