@@ -37,7 +37,8 @@ def diagnose(analysis: Analysis) -> m.Diagnosis:
     trace = analysis.trace
     verdict = analysis.integrity.verdict
     ops, calls = in_window(analysis)
-    devices = [_device(analysis, code, ops) for code in sorted(analysis.devices)]
+    collective = collectives(trace)
+    devices = [_device(analysis, code, ops, collective) for code in sorted(analysis.devices)]
     window = sum(device.window_ns for device in devices)
     active = sum(device.active_ns for device in devices)
     measurable = verdict is not Verdict.UNMEASURABLE and active > 0
@@ -113,7 +114,7 @@ def _number(mask: NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _device(analysis: Analysis, code: int, ops: Bool) -> m.DeviceMetrics:
+def _device(analysis: Analysis, code: int, ops: Bool, collective: Bool) -> m.DeviceMetrics:
     trace, device = analysis.trace, analysis.devices[code]
     gpu = trace.gpu_ops
     window = device.high - device.low
@@ -124,7 +125,7 @@ def _device(analysis: Analysis, code: int, ops: Bool) -> m.DeviceMetrics:
     reason = _reason(analysis, window)
     work = device.lane.rows[
         np.isin(gpu.kind[device.lane.rows], (GpuKind.KERNEL, GpuKind.GRAPH))
-        & ~collectives(trace)[device.lane.rows]
+        & ~collective[device.lane.rows]
     ]
     without = clip(union(gpu.start[work], gpu.end[work]), device.low, device.high).total
 

@@ -93,7 +93,8 @@ def command(
 ) -> int:
     """Say where a trace's idle GPU time went.
 
-    TRACE is a torch.profiler trace (.json, .json.gz, .json.zst), or - for standard input.
+    TRACE is a torch.profiler trace (.json, .json.gz, .json.zst; - for standard input) or an export
+    of Nsight Systems (.sqlite, or .nsys-rep where nsys is on the PATH).
 
     Exit codes: 0 done, 2 unreadable input, 3 the trace supports no verdict.
     """

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 from collections.abc import Iterable
@@ -110,20 +109,3 @@ def own_names() -> list[str]:
     except (OSError, KeyError, ImportError):
         return names  # a container may run as a number without a name
     return names
-
-
-def scan(data: bytes, secrets: Iterable[str]) -> list[str]:
-    """Those of `secrets` that occur in `data`, JSON escapes undone, in any case.
-
-    Args:
-        data: JSON text, decompressed.
-        secrets: what must not be there.
-    """
-    text = data.decode("utf-8", "replace").lower()
-    plain = text.replace("\\/", "/").replace("\\u002f", "/").replace("\\\\", "\\")
-    found = []
-    for secret in secrets:
-        wanted = secret.lower()
-        if wanted in text or wanted in plain or json.dumps(wanted)[1:-1] in text:
-            found.append(secret)
-    return found

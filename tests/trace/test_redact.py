@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import hostgap
 from hostgap.errors import HostgapError, TraceError
 from hostgap.trace import rewrite
-from hostgap.trace.redact import own_names, redact, scan
+from hostgap.trace.redact import own_names, redact
 from hostgap.trace.rewrite import Rewriter
 from hostgap.trace.scrub import Scrubber
+from tests.trace.scan import scan
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((ROOT / "sample_traces").glob("*.json.gz"))
