@@ -65,7 +65,7 @@ MEANING: dict[Cause, str] = {
     Cause.INPUT_WAIT: "waiting for input, a lock or a queue",
     Cause.REMOTE_WAIT: "waiting for another process",
     Cause.NO_WORK: "no request was running",
-    Cause.PREEMPTED: "launching thread not scheduled",
+    Cause.PREEMPTED: "launching thread off the CPU",
     Cause.GIL: "waiting for the interpreter lock",
     Cause.PROFILER: "the profiler's own work",
     Cause.UNTRACED: "the trace shows nothing of it",

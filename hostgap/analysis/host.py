@@ -111,8 +111,8 @@ class Host:
         return cause
 
     def has_stacks(self) -> bool:
-        """Whether the trace recorded Python frames."""
-        return len(self.trace.frames) > 0
+        """Whether the trace recorded Python frames, and not only the stacks of CUDA calls."""
+        return self.trace.source == "kineto" and len(self.trace.frames) > 0
 
     def tells_python(self) -> bool:
         """Whether time outside framework ops is Python's.
@@ -120,7 +120,9 @@ class Host:
         An Nsight export without framework ops shows neither: both are untraced there.
         """
         trace = self.trace
-        return trace.source == "kineto" or bool((trace.host_ops.kind == HostKind.OP).any())
+        if trace.source == "kineto":
+            return True
+        return not trace.report.ops_of_calls and bool((trace.host_ops.kind == HostKind.OP).any())
 
     def threads(self) -> list[int]:
         """Codes of all threads with any event."""
@@ -168,6 +170,7 @@ class Host:
                 plain = self._op_cause[trace.host_ops.name[at]]
                 kind = trace.host_ops.kind[at]
                 plain = np.where(kind == HostKind.WAIT, np.int8(Cause.INPUT_WAIT), plain)
+                plain = np.where(kind == HostKind.OFF_CPU, np.int8(Cause.PREEMPTED), plain)
                 annotation = (kind == HostKind.ANNOTATION) & (plain == Cause.DISPATCH)
                 between_ops = Cause.PYTHON if self.tells_python() else Cause.UNTRACED
                 cause.append(np.where(annotation, between_ops, plain))
@@ -196,6 +199,7 @@ class Host:
         # outside every op, the innermost annotation is better than nothing
         note = np.full(n, -1, np.int32)
         is_note = (table == OP) & ~is_op
+        is_note[is_note] = trace.host_ops.kind[row[is_note]] != HostKind.OFF_CPU
         note[is_note] = self._notes[trace.host_ops.name[row[is_note]]]
         for level in nested.levels[1:]:
             unnamed = level[note[level] < 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +12,26 @@ from hostgap.analysis.causes import Cause, frame_parts
 from hostgap.analysis.host import CALL, OP, Host
 from hostgap.analysis.parts import NONE, Parts, sum_by
 from hostgap.diagnosis.model import IdleSite, Site
-from hostgap.trace.model import HostKind, Int32
+from hostgap.trace.model import HostKind, Int32, Trace
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def site_of_frame(name: str) -> Site | None:
-    """A user frame's name as a site: Kineto gives the function's first line, not the call's."""
-    parts = frame_parts(name)
+def site_of_frame(trace: Trace, name: int) -> Site | None:
+    """A user frame as a site.
+
+    Kineto gives the function's first line, a stack in an Nsight export the line of the call.
+
+    Args:
+        trace: the trace.
+        name: code of the frame's name.
+    """
+    parts = frame_parts(readable(trace.names[name]))
     if parts is None:
         return None
     file, line, function = parts
-    return Site(file=file, line=line, function=function, op=None, precision="function")
+    precision: Literal["call", "function"] = "call" if trace.source == "nsys" else "function"
+    return Site(file=file, line=line, function=function, op=None, precision=precision)
 
 
 def site_of_op(op: str) -> Site:
@@ -64,7 +73,7 @@ def call_sites(host: Host, calls: Int32) -> list[Site | None]:
         key = (int(frames[i]),) if frames[i] != NONE else (NONE, int(threads[i]), int(parents[i]))
         if key not in known:
             if frames[i] != NONE:
-                known[key] = site_of_frame(host.trace.names[frames[i]])
+                known[key] = site_of_frame(host.trace, int(frames[i]))
             else:
                 chain = op_chain(host, int(threads[i]), int(parents[i]))
                 known[key] = site_of_op(chain) if chain else None
@@ -91,8 +100,9 @@ def idle_sites(host: Host, parts: Parts, most: int) -> list[IdleSite]:
     ).reshape(-1, causes)
     result = []
     for i in np.argsort(-total.sum(axis=1), kind="stable")[:most].tolist():
-        name = trace.names[places[i] >> 1]
-        site = site_of_op(name) if places[i] & 1 else site_of_frame(name)
+        code = int(places[i] >> 1)
+        name = trace.names[code]
+        site = site_of_op(name) if places[i] & 1 else site_of_frame(trace, code)
         result.append(
             IdleSite(
                 site=site or site_of_op(name),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.host import CALL, FRAME, OP
 from hostgap.analysis.parts import NONE, Parts
-from hostgap.analysis.sites import readable, site_of_frame
+from hostgap.analysis.sites import site_of_frame
 from hostgap.analysis.syncs import find_syncs
 from hostgap.errors import HostgapError
 from hostgap.trace.frames import data_frame
@@ -199,7 +199,7 @@ def _sites(analysis: Analysis) -> pd.DataFrame:
     codes = np.unique(np.concatenate([*used, _syncs(analysis)["site"].to_numpy()]))
     rows = []
     for code in codes[codes != NONE].tolist():
-        site = site_of_frame(readable(analysis.trace.names[code]))
+        site = site_of_frame(analysis.trace, code)
         if site is not None:
             rows.append((code, site.file, site.line, site.function))
     return pd.DataFrame(rows, columns=["site", "file", "line", "function"]).set_index("site")

@@ -180,6 +180,11 @@ def _hint(diagnosis: Diagnosis) -> str:
         idle.site.file is not None for device in diagnosis.devices for idle in device.idle_sites
     )
     if device is not None and device.idle_sites and not framed:
+        if diagnosis.trace.source == "nsys":
+            return (
+                "Lines of your own code: nsys profile --cudabacktrace=all "
+                "--python-backtrace=cuda,\nthen nsys export --include-json=true."
+            )
         return "Record with profile(..., with_stack=True) to see lines of your own code."
     if diagnosis.trace.file == "stdin":
         return ""

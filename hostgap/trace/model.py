@@ -82,6 +82,7 @@ class HostKind(enum.IntEnum):
     ANNOTATION = 1  # user annotation, NVTX range
     OVERHEAD = 2  # the profiler's own work; stops every thread, whatever row it stands on
     WAIT = 3  # a call into the operating system in which the thread waits
+    OFF_CPU = 4  # the thread was not scheduled
 
 
 class _Table:
@@ -158,12 +159,16 @@ class HostOps(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Frames(_Table):
-    """One row per Python frame, sorted by start. File, line and function are in the name."""
+    """One row per Python frame, sorted by start. File, line and function are in the name.
+
+    A Kineto frame lasts as long as the function and carries its first line. One of an Nsight export
+    is from the stack of a CUDA call: it lasts as long as the call and carries the line being run.
+    """
 
     start: Int64
     end: Int64
     thread: Int32
-    name: Int32  # "decode.py(74): step"; the line is the function's first, not the call's
+    name: Int32  # "decode.py(74): step"
 
     dictionaries: ClassVar[dict[str, str]] = {"thread": "threads", "name": "names"}
 
@@ -213,6 +218,7 @@ class ReadReport:
     unread_backend: str = ""  # of device events hostgap cannot read as GPU work
     missing: str = ""  # what was not recorded at all, and what records it
     losses: tuple[str, ...] = ()  # what the recording tool itself says it may have lost
+    ops_of_calls: bool = False  # framework ops are those in the stacks of CUDA calls, no others
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ WAITS = re.compile(
     r"|pthread_rwlock_\w+lock|read|readv|pread64|recv|recvfrom|recvmsg|accept|accept4|connect"
     r"|wait|waitpid|waitid|flock|fsync|sigwait\w*|msgrcv)$"
 )
+# ENUM_SAMPLING_THREAD_STATE of a thread that gave the CPU away: it sleeps or waits
+WAITING_STATES = (2, 3, 7)
 # What emit_nvtx writes: "aten::add, seq = 12, op_id = 34", annotations without a sequence number.
 EMITTED = re.compile(r"^(.*?), (seq|op_id) = \d+", re.DOTALL)
 FRAMEWORK_OP = re.compile(r"^(?:aten|torch|prims|c10d|inductor|autograd|nccl)::[\w:.]+$")

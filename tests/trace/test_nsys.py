@@ -389,3 +389,26 @@ def test_versions_and_no_environment(tmp_path: Path, table: str | None) -> None:
     trace = read(export, tmp_path)
     assert trace.metadata == ({"EXPORT_SCHEMA_VERSION": "3.20.4"} if table else {})
     assert "secret" not in repr((trace.names, trace.metadata, trace.threads))
+
+
+def test_processes_on_one_gpu_have_streams_of_their_own(tmp_path: Path) -> None:
+    export = Export()
+    for pid in (100, 200):
+        for i in range(3):
+            t = 1_000 * i + pid
+            export.call(LAUNCH, t, t + 10, i + 1, pid=pid, tid=pid)
+            export.kernel(t + 20, t + 400, i + 1, pid=pid)
+    (device,) = analyze(read(export, tmp_path)).devices
+    assert [stream.stream for stream in device.streams] == ["100/7", "200/7"]
+    assert [stream.active_ns for stream in device.streams] == [3 * 380] * 2
+    assert device.active_ns == 3 * 480
+
+
+def test_processes_on_gpus_of_their_own_keep_plain_streams(tmp_path: Path) -> None:
+    export = Export()
+    for pid in (100, 200):
+        export.add("TARGET_INFO_CUDA_DEVICE", gpuId=pid // 100, cudaId=0, pid=pid)
+        export.call(LAUNCH, 0, 10, 1, pid=pid, tid=pid)
+        export.kernel(20, 400, 1, pid=pid)
+    devices = analyze(read(export, tmp_path)).devices
+    assert [stream.stream for device in devices for stream in device.streams] == [7, 7]

@@ -1,0 +1,174 @@
+"""Stacks of CUDA calls in an Nsight export: Python frames and framework ops around each call.
+
+`--cudabacktrace` writes every call twice, the copy with the stack around the call itself, and
+gives native frames: torch's dispatcher (`at::_ops::item::call`) names the ops among them.
+`--python-backtrace=cuda` marks the start of that copy, and its payload holds Python frames with the
+line being run; it is exported with `nsys export --include-json=true`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.trace.columns import distinct
+from hostgap.trace.model import Int64
+from hostgap.trace.sqlite import NULL, Database
+
+CHAINS = "CUDA_CALLCHAINS"
+MARK = 34  # NVTX_EVENTS.eventType
+# the op, without the overload that its symbol also names
+_DISPATCHED = re.compile(
+    r"at::_ops::(\w+?)(?:_(?:[A-Z]\w*|out|dtype|dtype_layout|dims?|int|self|other))*::call\("
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What the stacks of n calls show, outermost first, by row of the calls."""
+
+    ops: dict[int, list[str]]
+    frames: dict[int, list[str]]  # "decode.py(75): step", the line being run
+
+
+class _Frame(msgspec.Struct):
+    """A Python frame: string ids, or the strings themselves."""
+
+    function: int | str = msgspec.field(name="Function", default="")
+    file: int | str = msgspec.field(name="File", default="")
+    line: int = msgspec.field(name="Line", default=0)
+
+
+class _Backtrace(msgspec.Struct):
+    frames: list[_Frame] = msgspec.field(name="Frames", default_factory=list)
+
+
+class _Payload(msgspec.Struct):
+    """Payload of a mark of the domain "Python Backtrace on CUDA"."""
+
+    backtrace: _Backtrace | None = msgspec.field(name="Python Backtrace on CUDA", default=None)
+
+
+def merge_twins(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Calls, each once: of one written twice, the inner copy with the stack of the outer.
+
+    Args:
+        rows: n rows of RUNTIME: start, end, globalTid, correlationId, callchainId and others.
+
+    Returns:
+        The rows that remain, and in column `stamp` when the copy with the stack began.
+    """
+    chain, start = rows["callchainId"].copy(), rows["start"]
+    stamp = start.copy()
+    thread, of_thread = distinct(rows["globalTid"])
+    _, of_id = distinct(rows["correlationId"])
+    key = of_id * max(1, len(thread)) + of_thread
+    outer, inner = np.flatnonzero(chain != NULL), np.flatnonzero(chain == NULL)
+    inner = inner[np.argsort(key[inner], kind="stable")]
+    keep = np.ones(len(key), np.bool_)
+    if len(inner):
+        at = np.minimum(np.searchsorted(key[inner], key[outer]), len(inner) - 1)
+        twin = inner[at]
+        same = (key[twin] == key[outer]) & (start[twin] >= start[outer])
+        same &= rows["end"][twin] <= rows["end"][outer]
+        chain[twin[same]], stamp[twin[same]] = chain[outer[same]], start[outer[same]]
+        keep[outer[same]] = False
+    merged = rows | {"callchainId": chain, "stamp": stamp}
+    return {name: column[keep] for name, column in merged.items()}
+
+
+def read_stacks(database: Database, calls: dict[str, NDArray[Any]]) -> Stacks:
+    """The stacks of calls that `merge_twins` gave.
+
+    Raises:
+        TraceError: the file is damaged or locked.
+    """
+    stacked = np.flatnonzero(calls["callchainId"] != NULL)
+    of_chain = _ops(database)
+    chains = calls["callchainId"][stacked].tolist()
+    ops = {
+        row: of_chain[chain]
+        for row, chain in zip(stacked.tolist(), chains, strict=True)
+        if chain in of_chain
+    }
+    return Stacks(ops, _frames(database, calls, stacked))
+
+
+def _ops(database: Database) -> dict[int, list[str]]:
+    """Chain -> the framework ops that its native frames show."""
+    if not database.has("StringIds", "id", "value"):
+        return {}
+    query = "SELECT id, value FROM StringIds WHERE value GLOB 'at::_ops::*::call(*'"
+    symbols = {
+        key: f"aten::{found[1]}"
+        for key, text in database.rows(query)
+        if (found := _DISPATCHED.match(text))
+    }
+    rows = database.columns(CHAINS, ("id", "symbol", "stackDepth"))
+    at = np.flatnonzero(np.isin(rows["symbol"], list(symbols)))
+    at = at[np.lexsort((-rows["stackDepth"][at], rows["id"][at]))]
+    ops: dict[int, list[str]] = {}
+    for chain, symbol in zip(rows["id"][at].tolist(), rows["symbol"][at].tolist(), strict=True):
+        ops.setdefault(chain, []).append(symbols[symbol])
+    return ops
+
+
+def _frames(
+    database: Database, calls: dict[str, NDArray[Any]], stacked: NDArray[np.intp]
+) -> dict[int, list[str]]:
+    """Row of a call -> its Python frames, from the marks that stand at its stamp."""
+    if not database.has("NVTX_EVENTS", "start", "globalTid", "eventType", "jsonText"):
+        return {}
+    stamps = zip(
+        calls["globalTid"][stacked].tolist(), calls["stamp"][stacked].tolist(), strict=True
+    )
+    row_at = dict(zip(stamps, stacked.tolist(), strict=True))
+    query = (
+        "SELECT globalTid, start, jsonText FROM NVTX_EVENTS NOT INDEXED "
+        f"WHERE eventType = {MARK} AND jsonText IS NOT NULL"
+    )
+    decode = msgspec.json.Decoder(_Payload).decode
+    found: dict[int, list[_Frame]] = {}
+    for block in database.blocks(query):
+        for thread, start, text in block:
+            row = row_at.get((thread, start))
+            if row is None:
+                continue
+            try:
+                payload = decode(str(text))
+            except msgspec.MsgspecError:  # of another tool's own marks
+                continue
+            if payload.backtrace is not None:
+                found[row] = payload.backtrace.frames
+    texts = _texts(database, found)
+    return {
+        row: [
+            f"{texts.get(f.file, f.file)}({f.line}): {texts.get(f.function, f.function)}"
+            for f in reversed(frames)
+        ]
+        for row, frames in found.items()
+    }
+
+
+def _texts(database: Database, frames: dict[int, list[_Frame]]) -> dict[int | str, str]:
+    """The strings that frames point to."""
+    wanted = {key for each in frames.values() for f in each for key in (f.file, f.function)}
+    if not wanted or not database.has("StringIds", "id", "value"):
+        return {}
+    return {
+        key: str(text)
+        for block in database.blocks("SELECT id, value FROM StringIds")
+        for key, text in block
+        if key in wanted
+    }
+
+
+def flat(of_row: dict[int, list[str]]) -> tuple[Int64, list[str]]:
+    """Rows and names, one of each per frame or op, in the order given."""
+    rows = [row for row, names in of_row.items() for _ in names]
+    return np.array(rows, np.int64), [name for names in of_row.values() for name in names]
