@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hostgap.trace import nsys_tables as tables
 from hostgap.trace import vocabulary as vocab
-from hostgap.trace.columns import by_start
+from hostgap.trace.columns import by_start, distinct
 from hostgap.trace.join import match_calls, pair_ids
 from hostgap.trace.model import (
     ApiCalls,
@@ -114,9 +114,10 @@ class _Nsys(Reader):
         """Names of streams: their ids, with the process where several share a GPU."""
         owner = {code: key[0] for key, code in self.streams.items()}
         processes: dict[int, set[int]] = {}
-        pairs = np.unique(np.stack((gpu["device"], gpu["stream"])), axis=1)
-        for device, stream in pairs.T.tolist():
-            processes.setdefault(device, set()).add(owner[stream])
+        streams = len(self.streams)
+        pairs, _ = distinct(gpu["device"].astype(np.int64) * streams + gpu["stream"])
+        for pair in pairs.tolist():
+            processes.setdefault(pair // streams, set()).add(owner[pair % streams])
         if all(len(found) < 2 for found in processes.values()):
             return tuple(stream for _, stream in self.streams)
         return tuple(f"{number & 0xFFFFFF}/{stream}" for number, stream in self.streams)

@@ -1,4 +1,4 @@
-"""`.nsys-rep` reports, exported to SQLite through the `nsys` that wrote them."""
+"""Reports (`.nsys-rep`), exported to SQLite through the `nsys` that wrote them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hostgap.errors import TraceError
 from hostgap.trace.sqlite import MAGIC
 
 TIMEOUT_S = 1800
+REPORTS = (".nsys-rep", ".qdrep")  # .qdrep until 2021
 
 
 def is_nsys(path: Path) -> bool:
@@ -24,7 +25,7 @@ def is_nsys(path: Path) -> bool:
             head = stream.read(len(MAGIC))
     except (OSError, ValueError):  # who opens it next says what is wrong
         return False
-    return head == MAGIC or path.suffix == ".nsys-rep"
+    return head == MAGIC or path.suffix in REPORTS
 
 
 @contextmanager
@@ -47,22 +48,36 @@ def exported(path: Path) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="hostgap-") as folder:
         target = Path(folder) / "export.sqlite"
-        command = [nsys, "export", "--type", "sqlite", "-o", str(target), str(path.absolute())]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=TIMEOUT_S,
-                check=False,
-                cwd=folder,  # what it leaves behind goes with it
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise TraceError(f"{path}: nsys export failed: {error}") from error
-        if done.returncode != 0 or not target.is_file():
-            said = (done.stderr or done.stdout).strip().splitlines()
-            how = f"exit code {done.returncode}" if done.returncode else "it wrote no file"
-            reason = said[-1] if said else how
-            raise TraceError(f"{path}: nsys export failed: {reason}")
-        yield target
+        failure = ""
+        # with the payloads of Python backtraces, where this nsys can
+        for payloads in (["--include-json=true"], []):
+            to = ["--type", "sqlite", *payloads, "-o", str(target), str(path.absolute())]
+            failure = _run([nsys, "export", *to], Path(folder)) or _absent(target)
+            if not failure:
+                yield target
+                return
+        raise TraceError(f"{path}: nsys export failed: {failure}")
+
+
+def _absent(target: Path) -> str:
+    return "" if target.is_file() else "it wrote no file"
+
+
+def _run(command: list[str], folder: Path) -> str:
+    """Run nsys in a folder, where what it leaves behind goes with it; why it failed, else ""."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
+            cwd=folder,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return said[-1] if said else f"exit code {done.returncode}"

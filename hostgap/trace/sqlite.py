@@ -19,7 +19,7 @@ from hostgap.errors import TraceError
 from hostgap.trace.model import Int64
 
 MAGIC = b"SQLite format 3\0"
-_BLOCK = 16384  # rows at once
+_BLOCK = 512  # rows at once: more no longer fit in the cache together
 _WAL = 2  # value of byte 19 of the header, the version for reading, in write-ahead mode
 # What reading a damaged file raises: sqlite3 decodes SQLite's messages, which quote the file.
 ERRORS = (sqlite3.Error, UnicodeDecodeError)

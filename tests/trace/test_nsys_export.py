@@ -105,3 +105,13 @@ def test_an_export_by_the_name_of_a_report_needs_no_nsys(
     shutil.move(step_loop().write(tmp_path / "x.sqlite"), report)
     monkeypatch.setenv("PATH", "")
     assert len(load_trace(report).gpu_ops) == 15
+
+
+def test_payloads_are_asked_for_where_nsys_can(tmp_path: Path, nsys: Nsys, report: Path) -> None:
+    made = step_loop().write(tmp_path / "made.sqlite")
+    folder = nsys("exit 9")
+    body = f'echo "$*" >> {tmp_path}/asked; cp "{made}" "$6"'
+    (folder / "nsys").write_text(f"#!/bin/sh\nPATH={os.defpath}\n{body}\n")
+    load_trace(report)
+    (asked,) = (tmp_path / "asked").read_text().splitlines()
+    assert asked.startswith("export --type sqlite --include-json=true -o ")
