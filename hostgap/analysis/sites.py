@@ -17,20 +17,21 @@ from hostgap.trace.model import HostKind, Int32, Trace
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def site_of_frame(trace: Trace, name: int) -> Site | None:
-    """A user frame as a site.
+Precision = Literal["call", "function"]
 
-    Kineto gives the function's first line, a stack in an Nsight export the line of the call.
 
-    Args:
-        trace: the trace.
-        name: code of the frame's name.
-    """
-    parts = frame_parts(readable(trace.names[name]))
+def frame_precision(trace: Trace) -> Precision:
+    """What a frame's line is: Kineto gives the function's first, a stack in an Nsight export the
+    line being run."""
+    return "call" if trace.source == "nsys" else "function"
+
+
+def site_of_frame(name: str, precision: Precision = "function") -> Site | None:
+    """A user frame's name as a site, None where it names no place."""
+    parts = frame_parts(readable(name))
     if parts is None:
         return None
     file, line, function = parts
-    precision: Literal["call", "function"] = "call" if trace.source == "nsys" else "function"
     return Site(file=file, line=line, function=function, op=None, precision=precision)
 
 
@@ -68,12 +69,13 @@ def call_sites(host: Host, calls: Int32) -> list[Site | None]:
         known_events = event >= 0
         parents[mine[known_events]] = host[code].nested.parent[event[known_events]]
     known: dict[tuple[int, ...], Site | None] = {}
+    precision = frame_precision(host.trace)
     sites = []
     for i in range(len(calls)):
         key = (int(frames[i]),) if frames[i] != NONE else (NONE, int(threads[i]), int(parents[i]))
         if key not in known:
             if frames[i] != NONE:
-                known[key] = site_of_frame(host.trace, int(frames[i]))
+                known[key] = site_of_frame(host.trace.names[frames[i]], precision)
             else:
                 chain = op_chain(host, int(threads[i]), int(parents[i]))
                 known[key] = site_of_op(chain) if chain else None
@@ -100,9 +102,8 @@ def idle_sites(host: Host, parts: Parts, most: int) -> list[IdleSite]:
     ).reshape(-1, causes)
     result = []
     for i in np.argsort(-total.sum(axis=1), kind="stable")[:most].tolist():
-        code = int(places[i] >> 1)
-        name = trace.names[code]
-        site = site_of_op(name) if places[i] & 1 else site_of_frame(trace, code)
+        name = trace.names[places[i] >> 1]
+        site = site_of_op(name) if places[i] & 1 else site_of_frame(name, frame_precision(trace))
         result.append(
             IdleSite(
                 site=site or site_of_op(name),

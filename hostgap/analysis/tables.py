@@ -199,7 +199,7 @@ def _sites(analysis: Analysis) -> pd.DataFrame:
     codes = np.unique(np.concatenate([*used, _syncs(analysis)["site"].to_numpy()]))
     rows = []
     for code in codes[codes != NONE].tolist():
-        site = site_of_frame(analysis.trace, code)
+        site = site_of_frame(analysis.trace.names[code])
         if site is not None:
             rows.append((code, site.file, site.line, site.function))
     return pd.DataFrame(rows, columns=["site", "file", "line", "function"]).set_index("site")
