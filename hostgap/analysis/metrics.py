@@ -33,7 +33,7 @@ MEDIAN_SAMPLES = 20
 
 
 def diagnose(analysis: Analysis) -> m.Diagnosis:
-    """Sum an analysis up."""
+    """Sum an analysis up, without judging: verdict and findings are the rules' to add."""
     trace = analysis.trace
     verdict = analysis.integrity.verdict
     ops, calls = in_window(analysis)
@@ -64,7 +64,12 @@ def diagnose(analysis: Analysis) -> m.Diagnosis:
         saving_basis="upper_bound",
         unprofiled=None,
         capture=_capture(analysis, ops, devices),
+        launch=None,
+        cost=None,
+        whatif=None,
         findings=[],
+        not_applicable=[],
+        problems=[],
     )
 
 

@@ -78,19 +78,31 @@ def blocking_calls(trace: Trace) -> Bool:
 
 
 def download_syncs(trace: Trace) -> Int64:
-    """For every API call: the stream synchronize that waits for its download, -1 without one.
+    """For every API call: the stream synchronize that waits for its download, -1 without one."""
+    return copy_syncs(trace, (CopyKind.D2H,))
+
+
+def copy_syncs(
+    trace: Trace, directions: tuple[CopyKind, ...] = (CopyKind.D2H, CopyKind.H2D)
+) -> Int64:
+    """For every API call: the stream synchronize that waits for its copy, -1 without one.
 
     `.item()`, `.cpu()` and `.tolist()` are a device-to-host cudaMemcpyAsync and then a
-    cudaStreamSynchronize, with nothing launched in between on that thread.
+    cudaStreamSynchronize, with nothing launched in between on that thread; `.to("cuda")` is the
+    same in the other direction.
+
+    Args:
+        directions: of copies between the device and the host.
 
     Returns:
         One entry per row of `api_calls`.
     """
     api, gpu = trace.api_calls, trace.gpu_ops
     waits = np.full(len(api), -1, np.int64)
-    down = np.zeros(len(api), np.bool_)
-    copies = (gpu.call >= 0) & (gpu.copy_kind == CopyKind.D2H)
-    down[gpu.call[copies & (gpu.dst_mem != Memory.DEVICE)]] = True
+    crosses = np.zeros(len(api), np.bool_)
+    copies = (gpu.call >= 0) & np.isin(gpu.copy_kind, directions)
+    host_end = np.where(gpu.copy_kind == CopyKind.D2H, gpu.dst_mem, gpu.src_mem)
+    crosses[gpu.call[copies & (host_end != Memory.DEVICE)]] = True
     names = trace.names
     stream_sync = np.array([n.endswith("StreamSynchronize") for n in names], np.bool_)
     matters = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.SYNC))
@@ -98,7 +110,7 @@ def download_syncs(trace: Trace) -> Int64:
     rows = rows[np.argsort(api.thread[rows], kind="stable")]
     first, second = rows[:-1], rows[1:]
     pair = (
-        down[first]
+        crosses[first]
         & stream_sync[api.name[second]]
         & (api.role[second] == Role.SYNC)
         & (api.thread[first] == api.thread[second])

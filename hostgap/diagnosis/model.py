@@ -13,6 +13,19 @@ import msgspec
 
 SCHEMA = "hostgap.diagnosis/1"
 
+# What limits the step; see docs/rules.md.
+Verdict = Literal[
+    "gpu-bound",
+    "rank-wait",
+    "sync-bound",
+    "launch-bound",
+    "host-bound",
+    "input-bound",
+    "transfer-bound",
+    "mixed",
+    "unmeasurable",
+]
+
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen, keyword-only."""
@@ -193,10 +206,43 @@ class Capture(_Base, frozen=True):
     idle_in_graphs: float | None
 
 
+class LaunchFigures(_Base, frozen=True):
+    """How launching went, outside graphs.
+
+    `call_share` is the share of the window spent inside launch calls, `lead_median_ns` the median
+    time from a launch's return to its kernel's start (how far the host runs ahead; negative where
+    kernels start before the call returns), null without launches.
+    """
+
+    call_share: float | None
+    lead_median_ns: int | None
+
+
+class Cost(_Base, frozen=True):
+    """What the window costs at a price per GPU hour, and what of that is idle.
+
+    Per million steps, and per million tokens where the tokens of a step are known; null where not.
+    """
+
+    gpu_price_per_hour: float
+    per_million_steps: float | None
+    idle_per_million_steps: float | None
+    per_million_tokens: float | None
+    idle_per_million_tokens: float | None
+
+
 class Finding(_Base, frozen=True):
-    """A defect with its cost. There are none until there are rules."""
+    """Something a rule found, with what the step would lose by its absence.
+
+    `blocked_ns`, `shadow_ns` and the savings are totals over the window. `predicted_saving_ns` is
+    what a replay of the trace without it saves; the profiler slows the host, so from a trace alone
+    that is the most. `predicted_saving_low_ns` is what is left where the host is as much faster as
+    profilers have been measured to slow it: a finding that saves nothing then is `info`. Both are
+    null where nothing can be replayed. `evidence` holds rows of the table `api_calls`.
+    """
 
     code: str
+    name: str
     severity: Literal["error", "warning", "info"]
     title: str
     site: Site | None
@@ -205,19 +251,45 @@ class Finding(_Base, frozen=True):
     blocked_ns: int
     shadow_ns: int
     predicted_saving_ns: int | None
+    predicted_saving_low_ns: int | None
     predicted_saving_share: float | None
     advice: str
     evidence: list[int]
     fix: str | None
 
 
+class NotApplicable(_Base, frozen=True):
+    """A rule that could not look, and what it lacks."""
+
+    code: str
+    name: str
+    reason: str
+
+
+class WhatIf(_Base, frozen=True):
+    """The replay behind the predicted savings: of `steps` steps, which it misses by `residual_ns`.
+
+    The combined savings are those of all findings above `info` at once, over the window: single
+    savings do not add up.
+    """
+
+    steps: int
+    residual_ns: int
+    combined_saving_ns: int
+    combined_saving_low_ns: int
+
+
 class Diagnosis(_Base, frozen=True):
-    """Everything hostgap says of one trace."""
+    """Everything hostgap says of one trace.
+
+    `verdict` to `not_applicable` come from the rules; `problems` has a line per rule that failed or
+    could not be loaded.
+    """
 
     schema: str
     tool: Tool
     trace: TraceInfo
-    verdict: str | None
+    verdict: Verdict | None
     devices: list[DeviceMetrics]
     counts: Counts
     steps: StepsSummary
@@ -226,4 +298,9 @@ class Diagnosis(_Base, frozen=True):
     saving_basis: Literal["upper_bound", "calibrated"]
     unprofiled: None
     capture: Capture
+    launch: LaunchFigures | None
+    cost: Cost | None
+    whatif: WhatIf | None
     findings: list[Finding]
+    not_applicable: list[NotApplicable]
+    problems: list[str]

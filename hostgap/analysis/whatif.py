@@ -1,0 +1,366 @@
+"""What a step would take without something: a replay of the host's calls and the GPU's ops.
+
+The host runs its calls in the order it made them; what lies between them keeps its length. A GPU op
+starts when its launch has reached the GPU and when what ran before it is done; a blocking call
+returns when the op it waits for has ended. Replayed unchanged, the recorded steps come out as they
+were, by construction: each op keeps the delay that it had, after its launch where the host was
+late, after the op before it where the GPU was. An `Edit` then takes something away.
+
+The profiler slows the host and not the GPU, so a replay of a trace promises too much. A second
+replay, in which the host is as much faster as profilers have been measured to slow it, gives the
+other end: what of a saving is left then cannot be the profiler's doing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.analysis.examine import Analysis
+from hostgap.analysis.intervals import EMPTY, Intervals, cut, union
+from hostgap.analysis.syncs import blocking_calls
+from hostgap.trace.model import Int64, Memory, Role
+
+MOST_EVENTS = 20_000  # calls and ops replayed: whole steps, as many as fit, but at least one
+# How much longer tracing makes host time, measured on an H200 with torch 2.11: an eager step 1.3 to
+# 2.3 times, a graph launch 3 to 4 times. The replay without it assumes the most.
+INFLATION = 2.3
+GRAPH_INFLATION = 4.0
+# A graph launch as it would be traced: fixed part and per node; and the gap between its nodes.
+GRAPH_LAUNCH_NS, GRAPH_NODE_NS, GRAPH_GAP_NS = 6_000, 600, 400
+LEAD_NS = 3_000  # from a call's start to its op's, where the trace has no example
+ASYNC_NS = 3_000  # what a blocking call takes where there is nothing to wait for
+_NEVER = -(1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What is different in a replay. Rows are those of the trace's tables.
+
+    Attributes:
+        cut: host time that is no longer spent.
+        unblock: API calls that no longer wait.
+        drop: GPU ops that no longer run.
+        capture: host intervals, each of which becomes the launch of one graph of all it launches.
+        length: GPU op -> its new length in ns.
+    """
+
+    cut: Intervals = EMPTY
+    unblock: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    drop: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    capture: Intervals = EMPTY
+    length: dict[int, int] = field(default_factory=dict)
+
+    def plus(self, other: Edit) -> Edit:
+        """Both at once."""
+        return Edit(
+            _joined(self.cut, other.cut),
+            np.union1d(self.unblock, other.unblock).astype(np.int64),
+            np.union1d(self.drop, other.drop).astype(np.int64),
+            _joined(self.capture, other.capture),
+            self.length | other.length,
+        )
+
+
+def _joined(one: Intervals, other: Intervals) -> Intervals:
+    return union(np.concatenate((one.start, other.start)), np.concatenate((one.end, other.end)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """GPU ops of one call: they keep their places relative to the first. Columns over n units."""
+
+    call: NDArray[np.intp]  # index among the replayed calls
+    start: Int64
+    end: Int64
+    before: NDArray[np.intp]  # unit that had to end first, -1 for none
+    lead: Int64  # from the call's start
+    gap: Int64  # from the end of the unit before
+
+
+class Replay:
+    """Some consecutive steps of one device, ready to be replayed.
+
+    Args:
+        analysis: what was examined.
+        device: code of the device.
+        most: how many calls and ops to replay at most; one step at least.
+    """
+
+    def __init__(self, analysis: Analysis, device: int, most: int = MOST_EVENTS) -> None:
+        self._analysis = analysis
+        steps, trace = analysis.steps, analysis.trace
+        gpu, api = trace.gpu_ops, trace.api_calls
+        mine = gpu.device == device
+        launching = np.zeros(len(api), np.bool_)
+        launching[gpu.call[mine & (gpu.call >= 0)]] = True
+        threads = np.unique(api.thread[launching])
+        follows = np.isin(api.thread, threads)
+        self.steps = self._sample(follows, mine, most)
+        low, high = self.steps.start, self.steps.stop
+        self.low = int(steps.boundaries[low])
+        self.high = int(steps.boundaries[high])
+        chosen = follows & (steps.call_step >= low) & (steps.call_step < high)
+        self._calls = np.flatnonzero(chosen)
+        rows = np.flatnonzero(mine & (steps.op_step >= low) & (steps.op_step < high))
+        clock = analysis.clock
+        self._start, self._end = clock.to_gpu(api.start[chosen]), clock.to_gpu(api.end[chosen])
+        self._graph = api.role[chosen] == Role.GRAPH_LAUNCH
+        self._units(rows)
+        self._waits()
+        self._unedited: dict[bool, int] = {}
+
+    def _sample(self, follows: NDArray[np.bool_], mine: NDArray[np.bool_], most: int) -> range:
+        """The first of the chosen steps, as many as hold at most `most` calls and ops."""
+        steps, chosen = self._analysis.steps, self._analysis.chosen
+        n = len(steps)
+        events = np.bincount(steps.call_step[follows & (steps.call_step >= 0)], minlength=n)
+        events = events + np.bincount(steps.op_step[mine & (steps.op_step >= 0)], minlength=n)
+        fits = np.cumsum(events[chosen.start : chosen.stop]) <= most
+        return range(chosen.start, chosen.start + max(1, int(fits.sum())))
+
+    # --- what is replayed ----------------------------------------------------------------------
+
+    def _units(self, rows: NDArray[np.intp]) -> None:
+        gpu = self._analysis.trace.gpu_ops
+        call = gpu.call[rows].astype(np.int64)
+        # ops of one call stand together; an orphan stands alone and follows what ran before it
+        key = np.where(call >= 0, call, -1 - rows)
+        order = np.lexsort((gpu.start[rows], key))
+        rows, key, call = rows[order], key[order], call[order]
+        first = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+        start = gpu.start[rows[first]]
+        end = np.maximum.reduceat(gpu.end[rows], first) if len(first) else start
+        unit_call = call[first]
+        by_start = np.argsort(start, kind="stable")
+        unit_of = np.empty(len(first), np.intp)
+        unit_of[by_start] = np.arange(len(first))
+        self._rows, self._unit_of_row = rows, unit_of[np.cumsum(_heads(first, len(rows))) - 1]
+        start, end, unit_call = start[by_start], end[by_start], unit_call[by_start]
+        stream = gpu.stream[rows[first]][by_start]
+        at = np.searchsorted(self._calls, unit_call)
+        known = (unit_call >= 0) & (at < len(self._calls))
+        at = np.minimum(at, max(0, len(self._calls) - 1))
+        known[known] = self._calls[at[known]] == unit_call[known]
+        before = _before(start, end, stream)
+        prior_end = np.where(before >= 0, end[before], self.low)
+        call_start = np.where(known, self._start[at] if len(self._calls) else 0, _NEVER)
+        call_end = np.where(known, self._end[at] if len(self._calls) else 0, _NEVER)
+        late = known & (call_end >= prior_end)
+        lead, gap = start - call_start, start - prior_end
+        usual = int(np.median(lead[late])) if late.any() else LEAD_NS
+        spare = int(np.median(gap[~late])) if (~late).any() else GRAPH_GAP_NS
+        lead = np.where(known, np.where(late, lead, np.minimum(lead, usual)), _NEVER)
+        gap = np.where(late, np.minimum(gap, max(spare, 0)), gap)
+        # an orphan runs after the unit before it, whoever launched that
+        owner = np.where(known, at, -1)
+        owner = owner[np.maximum.accumulate(np.where(owner >= 0, np.arange(len(owner)), 0))]
+        owner = np.maximum(owner, 0)
+        self._unit = _Unit(owner.astype(np.intp), start, end, before, lead, gap)
+
+    def _waits(self) -> None:
+        """Per call: the unit whose end it waited for, -1 without one, and how long it then took."""
+        trace, unit = self._analysis.trace, self._unit
+        n = len(self._calls)
+        self._wait = np.full(n, -1, np.intp)
+        self._wake = np.zeros(n, np.int64)
+        role = trace.api_calls.role[self._calls]
+        may = blocking_calls(trace)[self._calls] | (role == Role.FREE) | self._pageable()
+        calls = np.flatnonzero(may)
+        if len(calls) == 0 or len(unit.end) == 0:
+            return
+        by_end = np.argsort(unit.end, kind="stable")
+        found = np.searchsorted(unit.end[by_end], self._end[calls], "right") - 1
+        waited = by_end[np.maximum(found, 0)]
+        real = (found >= 0) & (unit.end[waited] > self._start[calls])
+        real &= unit.call[waited] <= calls
+        self._wait[calls[real]] = waited[real]
+        self._wake[calls[real]] = self._end[calls[real]] - unit.end[waited[real]]
+
+    def _pageable(self) -> NDArray[np.bool_]:
+        """Per call: is it a copy to or from pageable memory, which holds the host?"""
+        gpu = self._analysis.trace.gpu_ops
+        pageable = (gpu.src_mem == Memory.PAGEABLE) | (gpu.dst_mem == Memory.PAGEABLE)
+        return np.isin(self._calls, gpu.call[pageable & (gpu.call >= 0)])
+
+    # --- replaying -------------------------------------------------------------------------------
+
+    @property
+    def residual_ns(self) -> int:
+        """By how much the unedited replay misses the recorded steps."""
+        return abs(self.length(Edit()) - (self.high - self.low))
+
+    def saving(self, edit: Edit, *, untraced: bool = False) -> int:
+        """How much shorter the replayed steps are with an edit, in ns for all of them.
+
+        Args:
+            edit: what is taken away.
+            untraced: with the host as fast as it may be without a profiler.
+        """
+        if untraced not in self._unedited:
+            self._unedited[untraced] = self.length(Edit(), untraced=untraced)
+        return self._unedited[untraced] - self.length(edit, untraced=untraced)
+
+    def length(self, edit: Edit, *, untraced: bool = False) -> int:
+        """What the replayed steps take, in ns: from the end of the step before to their last op's.
+
+        Args:
+            edit: what is taken away.
+            untraced: with the host as fast as it may be without a profiler.
+        """
+        unit = self._unit
+        lead, gap = unit.lead, unit.gap
+        length = unit.end - unit.start
+        captured = self._captured(edit)
+        if captured.any():
+            lead = np.where(captured, np.minimum(lead, LEAD_NS), lead)
+            gap = np.where(captured, np.minimum(gap, GRAPH_GAP_NS), gap)
+        host_start, host_end, lead = self._host(edit, lead, untraced=untraced)
+        length, gone = self._lengths(edit, length)
+        own = np.minimum(ASYNC_NS, host_end - host_start)
+        waits = np.where(np.isin(self._calls, edit.unblock), -2, self._wait)
+        end = self._run(host_start, host_end, own, waits, lead, gap, length, gone)
+        return end - self.low
+
+    def _run(
+        self,
+        host_start: Int64,
+        host_end: Int64,
+        own: Int64,
+        waits: NDArray[np.intp],
+        lead: Int64,
+        gap: Int64,
+        length: Int64,
+        gone: NDArray[np.bool_],
+    ) -> int:
+        """Walk through the calls in order; see the head of this file. Returns the last op's end."""
+        unit = self._unit
+        n = len(unit.start)
+        order = np.lexsort((np.arange(n), unit.call))
+        first = np.searchsorted(unit.call[order], np.arange(len(self._calls) + 1)).tolist()
+        units = order.tolist()
+        befores, leads, gaps = unit.before.tolist(), lead.tolist(), gap.tolist()
+        lengths, without = length.tolist(), gone.tolist()
+        wakes, owns = self._wake.tolist(), own.tolist()
+        ends = unit.end.tolist()
+        shift, last = 0, self.low
+        rows = zip(host_start.tolist(), host_end.tolist(), waits.tolist(), strict=True)
+        for i, (begin, finish, wait) in enumerate(rows):
+            for j in units[first[i] : first[i + 1]]:
+                before = befores[j]
+                ready = (ends[before] if before >= 0 else self.low) + gaps[j]
+                if without[j]:
+                    ends[j] = ready - gaps[j]
+                    continue
+                launched = begin + shift + leads[j]
+                if launched > ready:
+                    ready = launched
+                ends[j] = ready = ready + lengths[j]
+                if ready > last:
+                    last = ready
+            if wait == -1:
+                continue
+            done = begin + shift + owns[i]
+            if wait >= 0:
+                done = max(done, ends[wait] + wakes[i])
+            shift = done - finish
+        return last
+
+    def _captured(self, edit: Edit) -> NDArray[np.bool_]:
+        """Per unit: is it launched inside an interval that becomes one graph?"""
+        if len(edit.capture.start) == 0 or len(self._calls) == 0:
+            return np.zeros(len(self._unit.start), np.bool_)
+        at = self._start[self._unit.call]
+        index = np.searchsorted(edit.capture.start, at, "right") - 1
+        return (index >= 0) & (at < edit.capture.end[np.maximum(index, 0)])
+
+    def _host(self, edit: Edit, lead: Int64, *, untraced: bool) -> tuple[Int64, Int64, Int64]:
+        """When calls start and end, were there no waits, and the leads of their units.
+
+        Host time is stretched piece by piece: a cut one has no length, an untraced one less.
+        """
+        cuts = [edit.cut]
+        inside = self._captured(edit)
+        for begin, end in zip(edit.capture.start.tolist(), edit.capture.end.tolist(), strict=True):
+            at = self._start[self._unit.call]
+            nodes = int(np.count_nonzero(inside & (at >= begin) & (at < end)))
+            left = begin + GRAPH_LAUNCH_NS + GRAPH_NODE_NS * nodes
+            if left < end:
+                cuts.append(Intervals(np.array([left]), np.array([end])))
+        removed = union(
+            np.concatenate([c.start for c in cuts]), np.concatenate([c.end for c in cuts])
+        )
+        times = np.concatenate((self._start, self._end))
+        if len(times) == 0:
+            return self._start, self._end, lead
+        graphs = union(self._start[self._graph], self._end[self._graph])
+        if len(edit.capture.start):
+            graphs = _joined(graphs, edit.capture)
+        marks = (times, removed.start, removed.end, graphs.start, graphs.end)
+        points = np.unique(np.concatenate(marks))
+        rate = np.ones(len(points) - 1)
+        if untraced:
+            rate /= INFLATION
+            rate[_inside(graphs, points)] = 1 / GRAPH_INFLATION
+        rate[_inside(removed, points)] = 0.0
+        work = np.concatenate(([0.0], np.cumsum(np.diff(points) * rate)))
+        at = points[0] + np.round(work[np.searchsorted(points, times)]).astype(np.int64)
+        n = len(self._start)
+        start, end = at[:n], at[n:]
+        if untraced:  # the part of a lead that lies in its call shrinks with the call
+            call = self._unit.call
+            long, short = (self._end - self._start)[call], (end - start)[call]
+            held = np.minimum(np.maximum(lead, 0), long)
+            shrunk = held * np.where(long > 0, short / np.maximum(long, 1), 0)
+            lead = np.where(lead > 0, lead - held + shrunk.astype(np.int64), lead)
+        return start, end, lead
+
+    def _lengths(self, edit: Edit, length: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+        """Lengths of the units, and which do not run at all."""
+        n = len(length)
+        if not len(edit.drop) and not edit.length:
+            return length, np.zeros(n, np.bool_)
+        gpu = self._analysis.trace.gpu_ops
+        dropped = np.isin(self._rows, edit.drop)
+        all_gone = np.ones(n, np.bool_)
+        all_gone[self._unit_of_row[~dropped]] = False
+        whole = (gpu.end - gpu.start)[self._rows]
+        change = np.where(dropped, -whole, 0)
+        for op, ns in edit.length.items():
+            at = np.flatnonzero(self._rows == op)
+            change[at] = ns - whole[at]
+        less = np.zeros(n, np.int64)
+        np.add.at(less, self._unit_of_row, change)
+        return np.maximum(length + less, 0), all_gone
+
+
+def _heads(first: NDArray[np.intp], n: int) -> NDArray[np.intp]:
+    heads = np.zeros(n, np.intp)
+    heads[first] = 1
+    return heads
+
+
+def _before(start: Int64, end: Int64, stream: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Per unit: the one that had to end first, -1 for none.
+
+    That is the one before it on its stream; where another stream's ended later and still before
+    this one began, that one (an event, or the stream's order, held it back).
+    """
+    n = len(start)
+    before = np.full(n, -1, np.intp)
+    for code in np.unique(stream).tolist():
+        mine = np.flatnonzero(stream == code)
+        before[mine[1:]] = mine[:-1]
+    by_end = np.argsort(end, kind="stable")
+    found = np.searchsorted(end[by_end], start, "right") - 1
+    other = np.where(found >= 0, by_end[np.maximum(found, 0)], -1)
+    own_end = np.where(before >= 0, end[before], _NEVER)
+    later = (other >= 0) & (other < np.arange(n)) & (end[other] > own_end)
+    return np.where(later, other, before)
+
+
+def _inside(merged: Intervals, points: Int64) -> NDArray[np.intp]:
+    """Cells between sorted points that merged intervals, which begin and end at points, cover."""
+    return cut(merged, points).cell if len(merged.start) else np.zeros(0, np.intp)

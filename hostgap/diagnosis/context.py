@@ -1,0 +1,296 @@
+"""What rules ask of a trace: its window, its waits, its launches, sites, and edits of a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostgap.analysis.causes import Cause
+from hostgap.analysis.examine import Analysis
+from hostgap.analysis.host import OP, Host
+from hostgap.analysis.intervals import Intervals, union
+from hostgap.analysis.metrics import in_window
+from hostgap.analysis.parts import Parts
+from hostgap.analysis.sites import call_sites, frame_precision, site_of_frame
+from hostgap.analysis.timeline import collectives
+from hostgap.analysis.whatif import Edit, Replay
+from hostgap.diagnosis.model import Site
+from hostgap.diagnosis.rule import Need, WaitRule
+from hostgap.diagnosis.waits import Waits, find_waits, op_names
+from hostgap.trace.kernels import KernelClass, kernel_class
+from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
+
+RANK_SAMPLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """GPU ops of the window in the order their calls were made; columns over n ops.
+
+    Attributes:
+        op: rows of gpu_ops.
+        call: rows of api_calls that launched them; orphans are left out.
+        kind: what each kernel does; copies and memsets are OTHER.
+        graph: launched by a graph launch.
+        step: the step each belongs to.
+    """
+
+    op: Int64
+    call: Int64
+    kind: tuple[KernelClass, ...]
+    graph: Bool
+    step: NDArray[np.int32]
+
+
+class Context:
+    """A trace under diagnosis.
+
+    Attributes:
+        analysis: the tables; `trace` and `host` are short for its own.
+        device: what the device with the most idle time did, `code` its code; rules are about it.
+        ops, calls: masks over gpu_ops and api_calls of what belongs to the window.
+        steps: how many steps the window has, at least 1.
+        window_ns: its length on that device.
+        replay: the what-if, None where host and GPU clocks cannot be reconciled.
+    """
+
+    def __init__(self, analysis: Analysis, wait_rules: Sequence[WaitRule] = ()) -> None:
+        self.analysis = analysis
+        self.trace: Trace = analysis.trace
+        self.host: Host = analysis.host
+        self.code, self.device = max(analysis.devices.items(), key=lambda item: item[1].gaps.total)
+        self.ops, self.calls = in_window(analysis)
+        self.window_ns = self.device.high - self.device.low
+        self.steps = max(1, len(analysis.chosen)) if analysis.options.window == "steps" else 1
+        self._wait_rules = sorted(wait_rules, key=lambda rule: (rule.order, rule.code))
+
+    # --- what the trace has -------------------------------------------------------------------
+
+    def lacks(self, needs: Sequence[Need]) -> Need | None:
+        """The first of the needs that the trace does not meet, None when it meets all."""
+        return next((need for need in needs if not self._has(need)), None)
+
+    def _has(self, need: Need) -> bool:
+        kinds = self.trace.host_ops.kind
+        if need is Need.API_CALLS:
+            return len(self.trace.api_calls) > 0
+        if need is Need.OPS:
+            return bool((kinds == HostKind.OP).any())
+        if need is Need.STACKS:
+            return len(self.trace.frames) > 0
+        if need is Need.STEPS:
+            return self.analysis.steps.marks.source != "whole" and len(self.analysis.steps) > 1
+        if need is Need.SCHEDULING:
+            return bool((kinds == HostKind.OFF_CPU).any())
+        if need is Need.GC:
+            return len(self.trace.frames) > 0 and self.trace.source == "kineto"
+        if need is Need.RANKS:
+            return bool(self.collective.any())
+        return False
+
+    # --- GPU ----------------------------------------------------------------------------------
+
+    @cached_property
+    def collective(self) -> Bool:
+        """Per row of gpu_ops: is it a collective?"""
+        return collectives(self.trace)
+
+    @cached_property
+    def rank_wait_ns(self) -> int:
+        """Time of the window in collectives beyond their own cost, an upper bound.
+
+        A collective's own cost is taken to be the 5th percentile of those of the same name; with
+        fewer than `RANK_SAMPLES` of a name nothing can be said of it.
+        """
+        gpu = self.trace.gpu_ops
+        rows = np.flatnonzero(self.ops & self.collective & (gpu.device == self.code))
+        length = (gpu.end - gpu.start)[rows]
+        total = 0
+        for name in np.unique(gpu.name[rows]).tolist():
+            mine = length[gpu.name[rows] == name]
+            if len(mine) >= RANK_SAMPLES:
+                total += int(np.maximum(mine - np.percentile(mine, 5), 0).sum())
+        return total
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The idle time of the device in the window, cut by cause."""
+        return self.device.parts
+
+    def idle(self, *causes: Cause) -> int:
+        """Idle ns of the device under any of these causes, all of it without any."""
+        if not causes:
+            return self.device.gaps.total
+        by_cause = self.parts.by_cause()
+        return sum(by_cause.get(cause, 0) for cause in causes)
+
+    @cached_property
+    def launched(self) -> Launched:
+        """The device's ops of the window, in launch order."""
+        gpu, api = self.trace.gpu_ops, self.trace.api_calls
+        rows = np.flatnonzero(self.ops & (gpu.device == self.code) & (gpu.call >= 0))
+        rows = rows[np.lexsort((gpu.start[rows], gpu.call[rows]))]
+        names = gpu.name[rows]
+        work = np.isin(gpu.kind[rows], (GpuKind.KERNEL, GpuKind.GRAPH))
+        of_name = {int(code): kernel_class(self.trace.names[code]) for code in np.unique(names)}
+        kind = tuple(
+            of_name[code] if is_kernel else KernelClass.OTHER
+            for code, is_kernel in zip(names.tolist(), work.tolist(), strict=True)
+        )
+        call = gpu.call[rows].astype(np.int64)
+        graph = api.role[call] == Role.GRAPH_LAUNCH
+        return Launched(rows.astype(np.int64), call, kind, graph, self.analysis.steps.op_step[rows])
+
+    # --- host ---------------------------------------------------------------------------------
+
+    @cached_property
+    def call_start(self) -> Int64:
+        """Start of every API call, on the GPU's clock."""
+        return self.analysis.clock.to_gpu(self.trace.api_calls.start)
+
+    @cached_property
+    def call_end(self) -> Int64:
+        """End of every API call, on the GPU's clock."""
+        return self.analysis.clock.to_gpu(self.trace.api_calls.end)
+
+    def calls_of(self, *roles: Role, name: str = "") -> Int64:
+        """Rows of api_calls of the window with one of these roles, and `name` in their names."""
+        api = self.trace.api_calls
+        rows = np.flatnonzero(self.calls & np.isin(api.role, roles))
+        if name:
+            has = np.array([name in text for text in self.trace.names], np.bool_)
+            rows = rows[has[api.name[rows]]]
+        return rows.astype(np.int64)
+
+    def ops_named(self, *names: str) -> Int64:
+        """Rows of host_ops of framework ops with one of these names (`item`: without `aten::`)
+        that begin in the window."""
+        ops = self.trace.host_ops
+        wanted = {f"aten::{name}" for name in names}
+        is_wanted = np.array([name in wanted for name in self.trace.names], np.bool_)
+        rows = np.flatnonzero((ops.kind == HostKind.OP) & is_wanted[ops.name])
+        return rows[self.in_steps(self.analysis.clock.to_gpu(ops.start[rows]))].astype(np.int64)
+
+    def in_steps(self, time: Int64) -> Bool:
+        """Which host times (GPU clock) lie in the chosen steps; all with `--window trace`."""
+        if self.analysis.options.window == "trace" or len(self.analysis.steps) == 0:
+            return np.ones(len(time), np.bool_)
+        spans = self.step_spans()
+        return np.asarray((time >= spans.start[0]) & (time < spans.end[-1]))
+
+    def step_spans(self) -> Intervals:
+        """Host time (GPU clock) of each chosen step: from its start to that of the next."""
+        marks, chosen = self.analysis.steps.marks, self.analysis.chosen
+        last = self.device.high if marks.stop is None else marks.stop
+        if len(self.call_end):
+            last = max(last, int(self.call_end.max()))
+        edges = np.append(marks.start, last)
+        return Intervals(
+            edges[chosen.start : chosen.stop], edges[chosen.start + 1 : chosen.stop + 1]
+        )
+
+    @cached_property
+    def waits(self) -> Waits:
+        """The calls of the window in which the host waits for the GPU."""
+        return find_waits(self.host, self.calls)
+
+    def waits_of(self, code: str) -> Int64:
+        """Rows of api_calls of the waits that are the wait rule `code`'s."""
+        owner = [
+            next((rule.code for rule in self._wait_rules if rule.claims(kind)), "")
+            for kind in self.waits.kinds
+        ]
+        mine = np.array([name == code for name in owner], np.bool_)
+        return self.waits.call[mine[self.waits.kind]] if len(owner) else self.waits.call
+
+    def op_names(self, calls: Int64) -> list[tuple[str, ...]]:
+        """The framework ops around n API calls, outermost first."""
+        return op_names(self.host, calls)
+
+    def by_site(self, calls: Int64) -> Iterator[tuple[Site | None, Int64]]:
+        """API calls put together by where the user's code makes them."""
+        grouped: dict[Site | None, list[int]] = {}
+        sites = call_sites(self.host, calls.astype(np.int32))
+        for row, site in zip(calls.tolist(), sites, strict=True):
+            grouped.setdefault(site, []).append(row)
+        for site, rows in grouped.items():
+            yield site, np.array(rows, np.int64)
+
+    def region_site(self, calls: Int64) -> Site | None:
+        """The innermost user frame around all of these calls of one thread, in one step.
+
+        Args:
+            calls: rows of api_calls; those of the first one's thread and step say where.
+        """
+        if len(calls) == 0:
+            return None
+        api, steps = self.trace.api_calls, self.analysis.steps
+        like = (api.thread[calls] == api.thread[calls[0]]) & (
+            steps.call_step[calls] == steps.call_step[calls[0]]
+        )
+        thread = self.host[int(api.thread[calls[0]])]
+        events = thread.events_of(calls[like])
+        events = events[events >= 0]
+        if len(events) == 0:
+            return None
+        low, high = int(thread.nested.start[events].min()), int(thread.nested.end[events].max())
+        at = int(events[0])
+        while at >= 0 and not (thread.nested.start[at] <= low and thread.nested.end[at] >= high):
+            at = int(thread.nested.parent[at])
+        if at < 0 or thread.site[at] < 0:
+            return None
+        name = self.trace.names[thread.site[at]]
+        return site_of_frame(name, frame_precision(self.trace))
+
+    # --- edits --------------------------------------------------------------------------------
+
+    @cached_property
+    def replay(self) -> Replay | None:
+        """The what-if of the window's first steps."""
+        if not self.analysis.clock.reconciled or len(self.analysis.chosen) == 0:
+            return None
+        return Replay(self.analysis, self.code)
+
+    def calls_as_spans(self, calls: Int64) -> Intervals:
+        """Host time (GPU clock) inside API calls."""
+        return union(self.call_start[calls], self.call_end[calls])
+
+    def op_spans(self, calls: Int64) -> Intervals:
+        """Host time (GPU clock) of the outermost framework ops around API calls, else of the
+        calls themselves."""
+        start, end = self.call_start[calls].copy(), self.call_end[calls].copy()
+        threads = self.trace.api_calls.thread[calls]
+        for code in np.unique(threads).tolist():
+            mine = np.flatnonzero(threads == code)
+            thread = self.host[code]
+            outer = _outermost_op(self.host, code)
+            event = thread.events_of(calls[mine])
+            found = np.where(event >= 0, outer[np.maximum(event, 0)], -1)
+            has = found >= 0
+            start[mine[has]] = thread.nested.start[found[has]]
+            end[mine[has]] = thread.nested.end[found[has]]
+        return union(start, end)
+
+    def gpu_ops_of(self, calls: Int64) -> Int64:
+        """Rows of gpu_ops that API calls launched."""
+        return np.flatnonzero(np.isin(self.trace.gpu_ops.call, calls)).astype(np.int64)
+
+    def without(self, calls: Int64) -> Edit:
+        """The world in which these calls, the ops around them and their GPU work are gone."""
+        return Edit(cut=self.op_spans(calls), unblock=calls, drop=self.gpu_ops_of(calls))
+
+
+def _outermost_op(host: Host, code: int) -> NDArray[np.intp]:
+    """Per event of a thread: the outermost framework op at or above it, -1 without one."""
+    thread = host[code]
+    is_op = thread.table == OP
+    is_op[is_op] = host.trace.host_ops.kind[thread.row[is_op]] == HostKind.OP
+    outer = np.where(is_op, np.arange(len(is_op)), -1)
+    for level in thread.nested.levels[1:]:
+        above = outer[thread.nested.parent[level]]
+        outer[level] = np.where(above >= 0, above, outer[level])
+    return outer

@@ -1,0 +1,210 @@
+"""Runs the rules over a trace, prices what they find, and ranks it.
+
+A finding costs what the step would lose by its absence: its edit is replayed. What the profiler's
+own slowing of the host explains alone is no defect: the replay is repeated with the host as fast as
+it may be without a profiler, and only what still costs something there is more than `info`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from hostgap.analysis.sites import call_sites
+from hostgap.analysis.syncs import blocking_calls
+from hostgap.analysis.whatif import Edit, Replay
+from hostgap.diagnosis import model as m
+from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.rule import Match, Options, Rule
+from hostgap.trace.model import Int64
+
+MIN_SAVING = 0.01  # share of the step below which a finding is harmless
+ERROR_SAVING = 0.05  # share from which it is an error
+EVIDENCE = 20  # events named per finding
+PRICED = 60  # matches replayed: the costliest by what can be seen without
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the rules said.
+
+    Attributes:
+        findings: the costliest first.
+        not_applicable: rules that could not look, and what they lack.
+        problems: a line per rule that failed.
+        whatif: how well the replay fits, and what all findings would save together.
+    """
+
+    findings: list[m.Finding] = field(default_factory=list)
+    not_applicable: list[m.NotApplicable] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    whatif: m.WhatIf | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    rule: Rule
+    match: Match
+    saving_ns: int | None  # over the window, as the trace has it
+    low_ns: int | None  # the same with the host as fast as it may be
+    share: float | None
+    low_share: float | None
+
+
+def run_rules(
+    context: Context,
+    rules: Sequence[Rule],
+    options: Mapping[str, Options] | None = None,
+    min_saving: float = MIN_SAVING,
+) -> Outcome:
+    """Run rules over a context.
+
+    Args:
+        context: the trace.
+        rules: the rules to run.
+        options: code -> options, where they are not the rule's defaults.
+        min_saving: share of the step that a finding must save to be more than `info`.
+    """
+    options = options or {}
+    outcome = Outcome()
+    matches: list[tuple[Rule, Match]] = []
+    for rule in rules:
+        lacking = context.lacks(rule.needs)
+        if lacking is not None:
+            reason = f"needs {lacking.value}"
+            outcome.not_applicable.append(
+                m.NotApplicable(code=rule.code, name=rule.name, reason=reason)
+            )
+            continue
+        chosen = options.get(rule.code) or rule.options()
+        try:
+            found = [_checked(match) for match in rule.find(context, chosen)]
+        except Exception as error:  # noqa: BLE001  a rule of a user's own must not stop the others
+            outcome.problems.append(f"{rule.code}: failed: {type(error).__name__}: {error}")
+            continue
+        matches += [(rule, match) for match in found]
+    price = _Prices(context, matches)
+    priced = [price(rule, match) for rule, match in matches]
+    findings = [(one, _finding(context, one, min_saving)) for one in priced]
+    findings.sort(key=lambda pair: _rank(pair[1]))
+    outcome.findings.extend(finding for _, finding in findings)
+    together = [one for one, finding in findings if finding.severity != "info"]
+    if context.replay is not None:
+        return Outcome(
+            outcome.findings,
+            outcome.not_applicable,
+            outcome.problems,
+            _together(context.replay, price, together),
+        )
+    return outcome
+
+
+def _checked(match: Any) -> Match:
+    """A match as a rule must yield it."""
+    if not isinstance(match, Match):
+        raise TypeError(f"yielded {type(match).__name__} instead of a Match")
+    calls, ops = np.asarray(match.calls), np.asarray(match.ops)
+    for rows in (calls, ops):
+        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+            raise TypeError("calls and ops must be rows: one-dimensional arrays of integers")
+    return match
+
+
+class _Prices:
+    """Prices matches by replaying the window's first steps without them."""
+
+    def __init__(self, context: Context, matches: Sequence[tuple[Rule, Match]]) -> None:
+        self.replay = context.replay
+        self._window = context.window_ns
+        blocking = blocking_calls(context.trace)
+        api = context.trace.api_calls
+
+        def weight(match: Match) -> int:
+            calls = match.calls[blocking[match.calls]] if len(match.calls) else match.calls
+            return int((api.end[calls] - api.start[calls]).sum()) + len(match.calls)
+
+        keep = sorted(range(len(matches)), key=lambda i: -weight(matches[i][1]))[:PRICED]
+        self._priced = {id(matches[i][1]) for i in keep}
+        if self.replay is not None:
+            self.scale = context.window_ns / max(1, self.replay.high - self.replay.low)
+            self.low_window = self.replay.length(Edit(), untraced=True) * self.scale
+
+    def __call__(self, rule: Rule, match: Match) -> _Priced:
+        if self.replay is None or rule.informs or id(match) not in self._priced:
+            return _Priced(rule, match, None, None, None, None)
+        if match.edit is None:
+            return _Priced(rule, match, 0, 0, 0.0, 0.0)
+        high, low = self.saving(match.edit)
+        return _Priced(rule, match, high, low, high / self._window, low / max(1, self.low_window))
+
+    def saving(self, edit: Edit) -> tuple[int, int]:
+        """Most and least that an edit saves over the window."""
+        assert self.replay is not None
+        high = self.replay.saving(edit)
+        low = min(high, self.replay.saving(edit, untraced=True))
+        residual = self.replay.residual_ns
+        if abs(high) < 10 * residual:
+            high, low = high + residual, low - residual
+        return max(0, int(high * self.scale)), max(0, int(low * self.scale))
+
+
+def _together(replay: Replay, price: _Prices, found: Sequence[_Priced]) -> m.WhatIf:
+    """What the findings save together: their savings do not add up."""
+    edit = Edit()
+    for one in found:
+        if one.match.edit is not None:
+            edit = edit.plus(one.match.edit)
+    high, low = price.saving(edit) if found else (0, 0)
+    return m.WhatIf(
+        steps=len(replay.steps),
+        residual_ns=replay.residual_ns,
+        combined_saving_ns=high,
+        combined_saving_low_ns=low,
+    )
+
+
+def _finding(context: Context, one: _Priced, min_saving: float) -> m.Finding:
+    match, rule = one.match, one.rule
+    api = context.trace.api_calls
+    calls = match.calls
+    waiting = calls[blocking_calls(context.trace)[calls]] if len(calls) else calls
+    blamed = np.isin(context.parts.blame, waiting) if len(waiting) else np.zeros(0, np.bool_)
+    shadow = int(context.parts.length[blamed].sum()) if blamed.any() else 0
+    count = len(calls) if match.count is None else match.count
+    return m.Finding(
+        code=rule.code,
+        name=rule.name,
+        severity=_severity(rule, one.low_share, min_saving),
+        title=match.title or rule.title,
+        site=match.site if match.site is not None else _site(context, calls),
+        count=count,
+        count_per_step=count / context.steps,
+        blocked_ns=int((api.end[waiting] - api.start[waiting]).sum()),
+        shadow_ns=shadow,
+        predicted_saving_ns=one.saving_ns,
+        predicted_saving_low_ns=one.low_ns,
+        predicted_saving_share=one.share,
+        advice=match.advice or rule.advice,
+        evidence=[int(row) for row in calls[:EVIDENCE]],
+        fix=rule.fix,
+    )
+
+
+def _site(context: Context, calls: Int64) -> m.Site | None:
+    return call_sites(context.host, calls[:1].astype(np.int32))[0] if len(calls) else None
+
+
+def _severity(rule: Rule, low_share: float | None, min_saving: float) -> Severity:
+    if rule.informs or low_share is None or low_share < min_saving:
+        return "info"
+    return "error" if low_share >= max(ERROR_SAVING, min_saving) else "warning"
+
+
+def _rank(finding: m.Finding) -> tuple[bool, int, int, str]:
+    """Defects before what is harmless, then by saving."""
+    saving = finding.predicted_saving_ns or 0
+    return finding.severity == "info", -saving, -finding.blocked_ns, finding.code

@@ -1,0 +1,142 @@
+"""From measured to judged: findings, verdict, cost and launch figures of one analysis."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hostgap.analysis.examine import Analysis
+from hostgap.analysis.integrity import Verdict as Trust
+from hostgap.diagnosis import model as m
+from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.engine import MIN_SAVING, run_rules
+from hostgap.diagnosis.registry import Registry, load_rules, unknown_code
+from hostgap.diagnosis.rule import Options
+from hostgap.diagnosis.verdict import give_verdict
+from hostgap.errors import ConfigError
+from hostgap.trace.model import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """What to judge by.
+
+    Attributes:
+        select, ignore: codes of rules, or their beginnings.
+        folders: of rules of the user's own.
+        thresholds: code -> settings, as a configuration file has them.
+        min_saving: share of the step that a finding must save to be more than `info`.
+        gpu_price: per GPU and hour, in any currency.
+        tokens_per_step: over all requests of a batch.
+    """
+
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    folders: Sequence[Path] = ()
+    thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    min_saving: float = MIN_SAVING
+    gpu_price: float | None = None
+    tokens_per_step: float | None = None
+
+
+def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Diagnosis:
+    """A diagnosis with its findings, verdict, cost and launch figures.
+
+    Args:
+        diagnosis: the measured figures of `analysis`.
+        analysis: the tables.
+        judging: which rules, and by what thresholds.
+
+    Raises:
+        ConfigError: a code that no rule has, a threshold that a rule does not have, no such folder.
+    """
+    registry = load_rules(judging.folders)
+    rules = registry.chosen(judging.select, judging.ignore)
+    options = rule_options(registry, judging.thresholds)
+    if analysis.integrity.verdict is Trust.UNMEASURABLE or not analysis.devices:
+        reason = "the trace supports no verdict"
+        nothing = [m.NotApplicable(code=r.code, name=r.name, reason=reason) for r in rules]
+        return msgspec.structs.replace(
+            diagnosis,
+            verdict="unmeasurable",
+            not_applicable=nothing,
+            problems=list(registry.problems),
+        )
+    context = Context(analysis, registry.wait_rules())
+    outcome = run_rules(context, rules, options, judging.min_saving)
+    return msgspec.structs.replace(
+        diagnosis,
+        verdict=give_verdict(context, context.rank_wait_ns),
+        findings=outcome.findings,
+        not_applicable=outcome.not_applicable,
+        problems=[*registry.problems, *outcome.problems],
+        whatif=outcome.whatif,
+        launch=_launch(context),
+        cost=_cost(context, judging),
+    )
+
+
+def rule_options(
+    registry: Registry, thresholds: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Options]:
+    """Options of rules from a configuration's tables.
+
+    Raises:
+        ConfigError: no such rule, no such threshold (with the nearest), or a value of another type.
+    """
+    result = {}
+    for code, settings in thresholds.items():
+        rule = registry.rules.get(code.upper())
+        if rule is None:
+            raise unknown_code(code, registry.rules)
+        known = [f.encode_name for f in msgspec.structs.fields(rule.options)]
+        values = {key.replace("_", "-"): value for key, value in settings.items()}
+        for key in values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
+                raise ConfigError(f"{rule.code} has no option {key!r}", hint)
+        try:
+            result[rule.code] = msgspec.convert(values, rule.options)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{rule.code}: {error}") from error
+    return result
+
+
+def _launch(context: Context) -> m.LaunchFigures:
+    api, gpu = context.trace.api_calls, context.trace.gpu_ops
+    rows = np.flatnonzero(context.calls & np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH)))
+    if len(rows) == 0:
+        return m.LaunchFigures(call_share=None, lead_median_ns=None)
+    inside = int((api.end[rows] - api.start[rows]).sum())
+    launched = context.launched
+    eager = ~launched.graph
+    lead = gpu.start[launched.op[eager]] - context.call_end[launched.call[eager]]
+    return m.LaunchFigures(
+        call_share=inside / context.window_ns if context.window_ns else None,
+        lead_median_ns=int(np.median(lead)) if len(lead) else None,
+    )
+
+
+def _cost(context: Context, judging: Judging) -> m.Cost | None:
+    if judging.gpu_price is None:
+        return None
+    hours = context.window_ns / context.steps / 3.6e12
+    stepped = context.analysis.steps.marks.source != "whole"
+    per_step = judging.gpu_price * hours * 1e6 if stepped else None
+    share = context.idle() / context.window_ns if context.window_ns else 0.0
+    tokens = judging.tokens_per_step
+    per_token = per_step / tokens if per_step is not None and tokens else None
+    return m.Cost(
+        gpu_price_per_hour=judging.gpu_price,
+        per_million_steps=per_step,
+        idle_per_million_steps=per_step * share if per_step is not None else None,
+        per_million_tokens=per_token,
+        idle_per_million_tokens=per_token * share if per_token is not None else None,
+    )
