@@ -26,7 +26,7 @@ _MAY_WAIT = (Role.SYNC, Role.COPY, Role.ALLOC, Role.FREE, Role.HOST_ALLOC)
 def api_calls(reader: Reader) -> tuple[Columns, stacks.Stacks]:
     """Columns of ApiCalls (unsorted) with the `globalTid` of each, and the stacks around them."""
     names = ["start", "end", "globalTid", "correlationId", "nameId"]
-    stacked = reader.db.has(RUNTIME, "callchainId") and stacks.CHAINS in reader.db.tables
+    stacked = any(reader.db.fills(table, "callchainId") for table in (RUNTIME, DRIVER))
     names += ["callchainId"] if stacked else []
     blocks = []
     for table in (RUNTIME, DRIVER):
@@ -36,15 +36,16 @@ def api_calls(reader: Reader) -> tuple[Columns, stacks.Stacks]:
         keep = reader.kept(rows["start"], rows["end"], host=True)
         blocks.append(only(rows, keep))
     rows = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+    rows["name"] = reader.named(rows["nameId"], reader.api_name)
     around = stacks.Stacks({}, {})
     if stacked:
-        rows = stacks.merge_twins(rows)
+        rows = stacks.merge_twins(rows, rows["name"])
         around = stacks.read_stacks(reader.db, rows)
     columns: Columns = {
         "start": rows["start"],
         "end": rows["end"],
         "thread": interned(reader.threads, rows["globalTid"]).astype(np.int32),
-        "name": reader.named(rows["nameId"], reader.api_name),
+        "name": rows["name"],
         "correlation": np.where(rows["correlationId"] == NULL, -1, rows["correlationId"]),
         "globalTid": rows["globalTid"],
     }
@@ -80,7 +81,8 @@ def _off_cpu(reader: Reader, calls: Columns, ops: Sequence[Columns]) -> Columns:
     """When threads were not scheduled, but for the waits that other tables show already."""
     rows = reader.read(SCHED, "start", "isSchedIn", "globalTid", "threadState")
     keep = reader.kept(rows["start"], rows["start"], host=True)
-    keep &= rows["globalTid"] != NULL
+    # system-wide scheduling has thousands of threads that do nothing here
+    keep &= np.isin(rows["globalTid"], np.array(list(reader.threads), np.int64))
     rows = only(rows, keep)
     thread = interned(reader.threads, rows["globalTid"]).astype(np.int32)
     start, end, thread, state = off_cpu(

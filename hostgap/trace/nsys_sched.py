@@ -22,6 +22,12 @@ def off_cpu(
     """
     order = np.lexsort((scheduled_in, start, thread))
     start, scheduled_in, thread = start[order], scheduled_in[order], thread[order]
+    # in and out again in one nanosecond: it never ran
+    blink = (np.diff(start) == 0) & (np.diff(thread) == 0) & ~scheduled_in[:-1] & scheduled_in[1:]
+    stays = np.ones(len(start), np.bool_)
+    stays[:-1][blink] = stays[1:][blink] = False
+    order = order[stays]
+    start, scheduled_in, thread = start[stays], scheduled_in[stays], thread[stays]
     out = np.flatnonzero(~scheduled_in[:-1] & scheduled_in[1:] & (thread[:-1] == thread[1:]))
     return start[out], start[out + 1], thread[out], state[order][out]
 

@@ -16,15 +16,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.trace.columns import distinct
-from hostgap.trace.model import Int64
+from hostgap.trace.model import Int32, Int64
 from hostgap.trace.sqlite import NULL, Database
 
 CHAINS = "CUDA_CALLCHAINS"
 MARK = 34  # NVTX_EVENTS.eventType
-# the op, without the overload that its symbol also names
+_LONGEST = 1_000  # characters of a file's or function's name
+# The op, without the overload that its symbol also names: `sum_dim_IntList` is aten::sum.
+_OVERLOADS = (
+    "out|dim|dims|dtype|dtype_layout|int|self|other|memory_format|start|start_step|correction|"
+    "value|sizes|split_sizes|device|float|from|generator|stable|mode|default|names|decimals|unary_out"
+)
 _DISPATCHED = re.compile(
-    r"at::_ops::(\w+?)(?:_(?:[A-Z]\w*|out|dtype|dtype_layout|dims?|int|self|other))*::call\("
+    rf"at::_ops::(\w+?)(?:_(?:[A-Z]\w*|(?:{_OVERLOADS})(?:_[A-Z]\w*)?))?::call\("
 )
 
 
@@ -41,7 +45,7 @@ class _Frame(msgspec.Struct):
 
     function: int | str = msgspec.field(name="Function", default="")
     file: int | str = msgspec.field(name="File", default="")
-    line: int = msgspec.field(name="Line", default=0)
+    line: int | None = msgspec.field(name="Line", default=None)
 
 
 class _Backtrace(msgspec.Struct):
@@ -54,32 +58,36 @@ class _Payload(msgspec.Struct):
     backtrace: _Backtrace | None = msgspec.field(name="Python Backtrace on CUDA", default=None)
 
 
-def merge_twins(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def merge_twins(rows: dict[str, NDArray[Any]], name: Int32) -> dict[str, NDArray[Any]]:
     """Calls, each once: of one written twice, the inner copy with the stack of the outer.
 
+    A copy with a stack and the call of the same name, thread and id that begins next after it are
+    one, unless the copy has ended by then. The process may have died inside: then it has no end,
+    which the rows give as its start.
+
     Args:
-        rows: n rows of RUNTIME: start, end, globalTid, correlationId, callchainId and others.
+        rows: n calls: start, end, globalTid, correlationId, callchainId and others.
+        name: n codes of their names, without version suffixes.
 
     Returns:
         The rows that remain, and in column `stamp` when the copy with the stack began.
     """
-    chain, start = rows["callchainId"].copy(), rows["start"]
+    chain, start, end = rows["callchainId"].copy(), rows["start"], rows["end"]
     stamp = start.copy()
-    thread, of_thread = distinct(rows["globalTid"])
-    _, of_id = distinct(rows["correlationId"])
-    key = of_id * max(1, len(thread)) + of_thread
-    outer, inner = np.flatnonzero(chain != NULL), np.flatnonzero(chain == NULL)
-    inner = inner[np.argsort(key[inner], kind="stable")]
-    keep = np.ones(len(key), np.bool_)
-    if len(inner):
-        at = np.minimum(np.searchsorted(key[inner], key[outer]), len(inner) - 1)
-        twin = inner[at]
-        same = (key[twin] == key[outer]) & (start[twin] >= start[outer])
-        same &= rows["end"][twin] <= rows["end"][outer]
-        chain[twin[same]], stamp[twin[same]] = chain[outer[same]], start[outer[same]]
-        keep[outer[same]] = False
-    merged = rows | {"callchainId": chain, "stamp": stamp}
-    return {name: column[keep] for name, column in merged.items()}
+    keys = (rows["globalTid"], rows["correlationId"], name.astype(np.int64))
+    plain = chain == NULL
+    order = np.lexsort((plain, start, *keys))
+    outer, inner = order[:-1], order[1:]
+    same = ~plain[outer] & plain[inner]
+    for key in keys:
+        same &= key[outer] == key[inner]
+    same &= (start[inner] <= end[outer]) | (end[outer] == start[outer])
+    outer, inner = outer[same], inner[same]
+    chain[inner], stamp[inner] = chain[outer], start[outer]
+    keep = np.ones(len(start), np.bool_)
+    keep[outer] = False
+    merged = rows | {"callchainId": chain, "stamp": stamp, "name": name}
+    return {key: column[keep] for key, column in merged.items()}
 
 
 def read_stacks(database: Database, calls: dict[str, NDArray[Any]]) -> Stacks:
@@ -101,16 +109,16 @@ def read_stacks(database: Database, calls: dict[str, NDArray[Any]]) -> Stacks:
 
 def _ops(database: Database) -> dict[int, list[str]]:
     """Chain -> the framework ops that its native frames show."""
-    if not database.has("StringIds", "id", "value"):
+    if not database.has("StringIds", "id", "value") or not database.has(CHAINS, "id", "symbol"):
         return {}
     query = "SELECT id, value FROM StringIds WHERE value GLOB 'at::_ops::*::call(*'"
     symbols = {
         key: f"aten::{found[1]}"
         for key, text in database.rows(query)
-        if (found := _DISPATCHED.match(text))
+        if isinstance(key, int) and (found := _DISPATCHED.match(str(text)))
     }
     rows = database.columns(CHAINS, ("id", "symbol", "stackDepth"))
-    at = np.flatnonzero(np.isin(rows["symbol"], list(symbols)))
+    at = np.flatnonzero(np.isin(rows["symbol"], np.array(list(symbols), np.int64)))
     at = at[np.lexsort((-rows["stackDepth"][at], rows["id"][at]))]
     ops: dict[int, list[str]] = {}
     for chain, symbol in zip(rows["id"][at].tolist(), rows["symbol"][at].tolist(), strict=True):
@@ -122,15 +130,18 @@ def _frames(
     database: Database, calls: dict[str, NDArray[Any]], stacked: NDArray[np.intp]
 ) -> dict[int, list[str]]:
     """Row of a call -> its Python frames, from the marks that stand at its stamp."""
-    if not database.has("NVTX_EVENTS", "start", "globalTid", "eventType", "jsonText"):
+    if not database.has("NVTX_EVENTS", "start", "globalTid", "eventType"):
+        return {}
+    payload = _payload_column(database)
+    if not payload:
         return {}
     stamps = zip(
         calls["globalTid"][stacked].tolist(), calls["stamp"][stacked].tolist(), strict=True
     )
     row_at = dict(zip(stamps, stacked.tolist(), strict=True))
     query = (
-        "SELECT globalTid, start, jsonText FROM NVTX_EVENTS NOT INDEXED "
-        f"WHERE eventType = {MARK} AND jsonText IS NOT NULL"
+        f"SELECT globalTid, start, {payload} AS payload FROM NVTX_EVENTS NOT INDEXED "
+        f"WHERE eventType = {MARK} AND payload IS NOT NULL"
     )
     decode = msgspec.json.Decoder(_Payload).decode
     found: dict[int, list[_Frame]] = {}
@@ -141,18 +152,32 @@ def _frames(
                 continue
             try:
                 payload = decode(str(text))
-            except msgspec.MsgspecError:  # of another tool's own marks
+            except (msgspec.MsgspecError, RecursionError):  # of another tool's own marks
                 continue
             if payload.backtrace is not None:
                 found[row] = payload.backtrace.frames
     texts = _texts(database, found)
     return {
         row: [
-            f"{texts.get(f.file, f.file)}({f.line}): {texts.get(f.function, f.function)}"
+            f"{_text(texts, f.file)}({f.line or 0}): {_text(texts, f.function)}"
             for f in reversed(frames)
         ]
         for row, frames in found.items()
     }
+
+
+def _payload_column(database: Database) -> str:
+    """SQL for the payload of a mark, in its row or among the strings; "" where there is none."""
+    ways = []
+    if database.has("NVTX_EVENTS", "jsonText"):
+        ways.append("jsonText")
+    if database.has("NVTX_EVENTS", "jsonTextId") and database.has("StringIds", "id", "value"):
+        ways.append("(SELECT value FROM StringIds WHERE id = jsonTextId)")
+    return f"coalesce({', '.join(ways)}, NULL)" if ways else ""
+
+
+def _text(texts: dict[int | str, str], key: int | str) -> str:
+    return str(texts.get(key, key))[:_LONGEST]
 
 
 def _texts(database: Database, frames: dict[int, list[_Frame]]) -> dict[int | str, str]:

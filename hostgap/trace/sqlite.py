@@ -120,6 +120,13 @@ class Database:
         """Whether there is such a table, with all these columns."""
         return table in self.tables and set(columns) <= set(self.columns_of(table))
 
+    def fills(self, table: str, column: str) -> bool:
+        """Whether any row of a table has a value in this column."""
+        if not self.has(table, column):
+            return False
+        some = f"SELECT 1 FROM {quoted(table)} NOT INDEXED WHERE {quoted(column)} IS NOT NULL"
+        return bool(self.rows(f"{some} LIMIT 1"))
+
     def count(self, table: str) -> int:
         """Number of rows, 0 without the table."""
         if table not in self.tables:

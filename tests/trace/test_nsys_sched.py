@@ -95,3 +95,16 @@ def test_any_scheduling_events(tmp_path_factory, spans) -> None:  # type: ignore
     assert all(after[c] <= before[c] for c in after if c != "preempted")
     off = [(start, end) for _, start, end, kind in host(trace) if kind == HostKind.OFF_CPU]
     assert all(start < end for start, end in off)
+
+
+def test_in_and_out_again_at_once_is_off_all_the_time(tmp_path: Path) -> None:
+    export = late_launch()
+    away(export, 2_000, 3_500)
+    away(export, 3_500, 5_000)
+    assert causes(read(export, tmp_path))["preempted"] == 3_000
+
+
+def test_threads_that_do_nothing_here_are_left_out(tmp_path: Path) -> None:
+    export = late_launch()
+    away(export, 2_000, 5_000, tid=999)
+    assert [thread.thread for thread in read(export, tmp_path).threads] == [100]

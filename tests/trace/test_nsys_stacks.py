@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from hostgap.analysis.analyze import analyze
 from hostgap.diagnosis.model import Site
+from hostgap.trace.load import load_trace
 from hostgap.trace.model import HostKind
-from tests.trace.nsys_build import COPY, LAUNCH, MARK, SYNC, Export, gid
+from tests.trace.nsys_build import COPY, DRIVER, LAUNCH, MARK, SYNC, Export, gid
 from tests.trace.test_nsys import causes, host, launchers, read
 
 CHAINS = "CUDA_CALLCHAINS"
@@ -116,14 +121,22 @@ def test_stacks_of_calls_say_nothing_of_the_time_between(tmp_path: Path) -> None
 def test_overloads_are_left_off(tmp_path: Path) -> None:
     export = Export()
     for i, symbol in enumerate(
-        ("sum_dim_IntList", "to_dtype", "add__Tensor", "index_select", "copy_", "_to_copy")
+        (
+            "sum_dim_IntList",
+            "to_dtype",
+            "add__Tensor",
+            "index_select",
+            "copy_",
+            "_to_copy",
+            "std_correction",
+        )
     ):
         chain = f"at::_ops::{symbol}::call(at::Tensor const&)"
         stacked_call(export, LAUNCH, 100 + 50 * i, 120 + 50 * i, i + 1, chain)
         export.kernel(1000 + 50 * i, 1020 + 50 * i, i + 1)
     ops = [name for name, *_ in host(read(export, tmp_path))]
     named = ["aten::sum", "aten::to", "aten::add_", "aten::index_select", "aten::copy_"]
-    assert ops == [*named, "aten::_to_copy"]
+    assert ops == [*named, "aten::_to_copy", "aten::std"]
 
 
 def test_payloads_of_other_marks_are_left_alone(tmp_path: Path) -> None:
@@ -141,7 +154,91 @@ def test_payloads_of_other_marks_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_strings_that_are_missing_do_not_stop_it(tmp_path: Path) -> None:
+    """Without names nothing says which calls are one; the stacks stay with their copies."""
     export = reading_loop()
     trace = read(export, tmp_path, strings=False)
-    assert len(trace.api_calls) == 4 * 3
     assert trace.names[trace.frames.name[0]].endswith("(3): " + str(export.text("<module>")))
+
+
+def test_twins_need_no_table_of_chains(tmp_path: Path) -> None:
+    export = reading_loop()
+    del export.tables[CHAINS]
+    assert len(read(export, tmp_path).api_calls) == 4 * 3
+
+
+def test_twins_of_driver_calls(tmp_path: Path) -> None:
+    export = Export()
+    for i in range(3):
+        t = 1_000 * i
+        export.call("cuLaunchKernel", t + 100, t + 300, i + 1, table=DRIVER, callchainId=None)
+        export.call("cuLaunchKernel", t + 97, t + 302, i + 1, table=DRIVER, callchainId=i)
+        export.kernel(t + 400, t + 500, i + 1)
+    assert len(read(export, tmp_path).api_calls) == 3
+
+
+def test_a_process_that_died_inside_a_call(tmp_path: Path) -> None:
+    export = Export()
+    export.call(LAUNCH, 0, 10, 1, callchainId=None)
+    export.kernel(20, 30, 1)
+    export.call("cudaDeviceSynchronize", 40, None, 2, callchainId=0)
+    export.call("cudaDeviceSynchronize_v3020", 43, None, 2, callchainId=None)
+    assert len(read(export, tmp_path).api_calls) == 2
+
+
+def test_a_call_inside_another_is_no_twin(tmp_path: Path) -> None:
+    export = Export()
+    export.call("cudaLaunchKernel_v7000", 100, 300, 1, callchainId=0)
+    export.call("cuLaunchKernel", 110, 290, 1, callchainId=None)
+    export.kernel(400, 500, 1)
+    trace = read(export, tmp_path)
+    names = [trace.names[name] for name in trace.api_calls.name]
+    assert names == ["cudaLaunchKernel", "cuLaunchKernel"]
+
+
+@pytest.mark.parametrize("id", [0, None])
+def test_twins_without_an_id(tmp_path: Path, id: int | None) -> None:
+    export = Export()
+    for i in range(3):
+        t = 1_000 * i
+        export.call("cudaEventQuery", t + 97, t + 302, id, callchainId=i)
+        export.call("cudaEventQuery_v3020", t + 100, t + 300, id, callchainId=None)
+    export.call(LAUNCH, 5_000, 5_100, 9, callchainId=None)
+    export.kernel(5_200, 5_300, 9)
+    assert len(read(export, tmp_path).api_calls) == 4
+
+
+def test_payloads_among_the_strings(tmp_path: Path) -> None:
+    export = reading_loop()
+    for row in export.tables["NVTX_EVENTS"]:
+        if row.get("jsonText"):
+            row["jsonTextId"] = export.text(row["jsonText"])
+            row["jsonText"] = None
+    assert len(read(export, tmp_path).frames) == 4 * 6
+
+
+def test_a_payload_nested_without_end_is_left_alone(tmp_path: Path) -> None:
+    export = reading_loop()
+    mark = next(row for row in export.tables["NVTX_EVENTS"] if row.get("jsonText"))
+    mark["jsonText"] = '{"x":' * 100_000 + "1" + "}" * 100_000
+    assert len(read(export, tmp_path).frames) == 4 * 6 - 2
+
+
+def test_a_frame_without_a_line_keeps_its_stack(tmp_path: Path) -> None:
+    export = reading_loop()
+    for row in export.tables["NVTX_EVENTS"]:
+        if row.get("jsonText"):
+            row["jsonText"] = row["jsonText"].replace('"Line": 14', '"Line": null')
+    assert len(read(export, tmp_path).frames) == 4 * 6
+
+
+def test_string_ids_that_are_no_integers(tmp_path: Path) -> None:
+    export = reading_loop()
+    for i in range(60):
+        export.text(f"at::_ops::op{i}::call(x)")
+    path = export.write(tmp_path / "x.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("ALTER TABLE StringIds RENAME TO old")
+        database.execute("CREATE TABLE StringIds (id, value TEXT)")
+        database.execute("INSERT INTO StringIds SELECT * FROM old")
+        database.execute("UPDATE StringIds SET id = CAST(id AS TEXT) WHERE value GLOB 'at::*item*'")
+    assert len(load_trace(path).api_calls) == 4 * 3
