@@ -3,6 +3,8 @@
 #   make test    lint, types, tests (what CI runs)
 #   make lint    lint and types only
 #   make bench   the benchmarks
+#   make docs    writes docs/rules.md and the JSON schema from the code
+#   make rule    begins a new rule: make rule CODE=HG113 NAME=slow-thing
 #   make clean   remove what these make
 PYTHON ?= python3
 VENV   ?= .venv
@@ -16,7 +18,7 @@ DEV    := $(VENV)/.installed-dev
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench docs rule clean
 .DELETE_ON_ERROR:
 
 help:
@@ -60,6 +62,13 @@ bench: $(DEV)
 	@set -e; found=; for script in benchmarks/bench_*.py; do \
 	    [ -e "$$script" ] || continue; found=1; echo "== $$script"; $(BIN)/python "$$script"; \
 	done; [ -n "$$found" ] || echo "no benchmarks/bench_*.py yet"
+
+docs: $(RUN)
+	@$(BIN)/python -m hostgap.diagnosis.explain > docs/rules.md
+	@$(BIN)/python -m hostgap.output.json > hostgap/output/diagnosis.schema.json
+
+rule: $(RUN)
+	@$(BIN)/python -m hostgap.diagnosis.scaffold "$(CODE)" "$(NAME)"
 
 clean:
 	rm -rf $(VENV) build dist demo *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -28,11 +28,21 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     step_marker: str | None = None
     device: int | str | None = None
     format: Literal["text", "json", "markdown"] | None = None
+    source_roots: list[str] | None = None
+    select: list[str] | None = None
+    ignore: list[str] | None = None
+    rules: list[str] | None = None
+    min_saving: float | None = None
+    gpu_price: float | None = None
+    tokens_per_step: float | None = None
+    rule: dict[str, dict[str, Any]] = {}  # thresholds: [tool.hostgap.rule.HG201]
 
     def options(self) -> dict[str, Any]:
-        """The settings that are given, by the names of the options' parameters."""
+        """The settings that are given, by the names of the options' parameters; no thresholds."""
         return {
-            key: value for key, value in msgspec.structs.asdict(self).items() if value is not None
+            key: value
+            for key, value in msgspec.structs.asdict(self).items()
+            if value is not None and key != "rule"
         }
 
 

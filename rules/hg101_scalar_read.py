@@ -53,8 +53,7 @@ class ScalarRead(WaitRule):
 
     def claims(self, wait: Wait) -> bool:
         """The read of a scalar, by its op or, without ops, by its size."""
-        if wait.copy is not CopyKind.D2H:
-            return False
-        if wait.ops:
-            return wait.inside("item", "_local_scalar_dense", "is_nonzero")
-        return 0 <= wait.bytes <= MOST_BYTES
+        if wait.ops:  # the copy itself may not have been recorded
+            reads = wait.inside("item", "_local_scalar_dense", "is_nonzero")
+            return reads and wait.copy in (CopyKind.D2H, CopyKind.NONE)
+        return wait.copy is CopyKind.D2H and 0 <= wait.bytes <= MOST_BYTES

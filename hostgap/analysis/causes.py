@@ -103,7 +103,9 @@ _REMOTE = re.compile(
     r"|shm_broadcast\.py\(\d+\): (?:acquire_read|dequeue)$"
     r"|(?:^|/)torch/distributed/\S*\(\d+\): (?:barrier|monitored_barrier)$"
 )
-_GC = re.compile(r"<built-in (?:method|function) collect\b|^(?:python )?gc\b", re.IGNORECASE)
+_GC = re.compile(
+    r"<built-in (?:method|function) collect\b|^(?:python )?gc\b(?!\.py)", re.IGNORECASE
+)
 _COMPILE = re.compile(
     r"torch/_dynamo/convert_frame\.py"
     r"|torch/_inductor/(?:codecache|async_compile|graph|scheduler)\.py"
@@ -150,7 +152,7 @@ _OFTEN_USERS = {"test", "code", "profile", "trace", "main", "site", "this", "tok
 _STDLIB = sys.stdlib_module_names - _OFTEN_USERS
 _LIBRARY = re.compile(
     # Kineto strips what is on sys.path, so a library's path begins with its name
-    r"^(?:torch|torchvision|torchaudio|triton|numpy|functorch|nvtx|tqdm|_pytest|pluggy)[/\\]"
+    r"^(?:torch|torchvision|torchaudio|triton|numpy|functorch|nvtx|tqdm|zmq|_pytest|pluggy)[/\\]"
     rf"|[/\\]torch[/\\](?:{'|'.join(sorted(TORCH_PACKAGES))})[/\\]"
     r"|(?:^|[/\\])(?:site-packages|dist-packages)[/\\]|^<|(?:^|[/\\])lib[/\\]python\d[\d.]*[/\\]"
     r"|[/\\][a-z2-7]{2}[/\\]c[a-z2-7]{40,}\.py$"  # what Inductor generates

@@ -7,6 +7,7 @@ rules and the HTML report read.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -37,12 +38,15 @@ class Options:
             all but the pipeline's fill. Either end may be None, and negative counts from the end.
         step_marker: regular expression for the annotations that begin a step.
         device: only this device id, None for all.
+        source_roots: folders in which the files that frames name are looked for, beside the
+            current one: a trace names the function, its source the line of the call.
     """
 
     window: Literal["steps", "trace"] = "steps"
     steps: tuple[int | None, int | None] | None = None
     step_marker: str | None = None
     device: int | str | None = None
+    source_roots: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,41 +47,166 @@ class Verdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReasonKind:
-    """A row of the table: what it means and the verdict it gives."""
+    """A row of the table: what it means, the verdict it gives, and what to do about it."""
 
     code: str
     verdict: Verdict
     meaning: str
+    remedy: str
 
 
 _PARTIAL, _UNMEASURABLE, _OK = Verdict.PARTIAL, Verdict.UNMEASURABLE, Verdict.OK
 REASONS: dict[str, ReasonKind] = {
     reason.code: reason
     for reason in (
-        ReasonKind("HG903", _PARTIAL, "some launches have no kernel: dropped, or not recorded"),
-        ReasonKind("HG904", _PARTIAL, "host and GPU clocks disagree"),
-        ReasonKind("HG905", _PARTIAL, "graph-level rows: nodes inside the graphs are not visible"),
-        ReasonKind("HG910", _UNMEASURABLE, "no GPU op was recorded"),
-        ReasonKind("HG911", _UNMEASURABLE, "most launches have no kernel"),
-        ReasonKind("HG912", _UNMEASURABLE, "graph launches without nodes and without a graph row"),
-        ReasonKind("HG913", _UNMEASURABLE, "no GPU op has a usable time, or none has a length"),
-        ReasonKind("HG914", _PARTIAL, "CPU-only frontend process of a serving engine"),
-        ReasonKind("HG920", _PARTIAL, "the file is truncated"),
-        ReasonKind("HG921", _PARTIAL, "parts of the file are damaged and were dropped"),
-        ReasonKind("HG922", _OK, "text that strict JSON refuses was repaired"),
-        ReasonKind("HG923", _PARTIAL, "events without usable times were dropped"),
-        ReasonKind("HG924", _OK, "host events that end before they start were dropped"),
-        ReasonKind("HG925", _PARTIAL, "correlation ids shared by several launches join nothing"),
-        ReasonKind("HG926", _PARTIAL, "much of the idle time has no launching call"),
-        ReasonKind("HG927", _PARTIAL, "the recording tool says that it lost events"),
-        ReasonKind("HG928", _PARTIAL, "API calls were not recorded"),
-        ReasonKind("HG930", _PARTIAL, "the profiler stopped the host inside the window"),
-        ReasonKind("HG931", _PARTIAL, "steps without GPU work"),
-        ReasonKind("HG932", _PARTIAL, "several profiler cycles in one file"),
-        ReasonKind("HG933", _PARTIAL, "one GPU op holds nearly all busy time"),
-        ReasonKind("HG934", _PARTIAL, "idle under a wait for a graph: unrecorded graph work?"),
         ReasonKind(
-            "HG935", _PARTIAL, "idle with orders long in hand: work the trace does not show?"
+            "HG903",
+            _PARTIAL,
+            "some launches have no kernel: dropped, or not recorded",
+            "Expected where recording began or ended between a launch and its kernel; otherwise "
+            "record fewer steps, so that the profiler's buffers hold them all.",
+        ),
+        ReasonKind(
+            "HG904",
+            _PARTIAL,
+            "host and GPU clocks disagree",
+            "Corrected: nothing to do, but gaps of a few us may be charged to a neighbour. Not "
+            "reconcilable: causes on the host are withheld; record again.",
+        ),
+        ReasonKind(
+            "HG905",
+            _PARTIAL,
+            "graph-level rows: nodes inside the graphs are not visible",
+            "For the gaps inside a graph, record with node-level graph tracing.",
+        ),
+        ReasonKind(
+            "HG910",
+            _UNMEASURABLE,
+            "no GPU op was recorded",
+            "Profile with `ProfilerActivity.CUDA` and let at least one step finish; check CUPTI "
+            "and its permissions with `hostgap doctor`.",
+        ),
+        ReasonKind(
+            "HG911",
+            _UNMEASURABLE,
+            "most launches have no kernel",
+            "The profiler dropped GPU records: record fewer steps, and let the GPU finish before "
+            "the profiler stops.",
+        ),
+        ReasonKind(
+            "HG912",
+            _UNMEASURABLE,
+            "graph launches without nodes and without a graph row",
+            "The profiler recorded no work of CUDA graphs: update the driver and torch, or "
+            "profile without graphs.",
+        ),
+        ReasonKind(
+            "HG913",
+            _UNMEASURABLE,
+            "no GPU op has a usable time, or none has a length",
+            "The profiler lost the GPU's timestamps: record again, with a newer torch if it "
+            "happens each time.",
+        ),
+        ReasonKind(
+            "HG914",
+            _PARTIAL,
+            "CPU-only frontend process of a serving engine",
+            "Analyse the trace of a worker process: the engine writes one file per process.",
+        ),
+        ReasonKind(
+            "HG920",
+            _PARTIAL,
+            "the file is truncated",
+            "Figures are of what comes before the end. Let the profiler finish writing, or copy "
+            "the file again.",
+        ),
+        ReasonKind(
+            "HG921",
+            _PARTIAL,
+            "parts of the file are damaged and were dropped",
+            "Copy the file again; where it came like this, the first damaged place is named.",
+        ),
+        ReasonKind(
+            "HG922",
+            _OK,
+            "text that strict JSON refuses was repaired",
+            "Nothing: no figure depends on it.",
+        ),
+        ReasonKind(
+            "HG923",
+            _PARTIAL,
+            "events without usable times were dropped",
+            "Few of them change little. Many: record again.",
+        ),
+        ReasonKind(
+            "HG924",
+            _OK,
+            "host events that end before they start were dropped",
+            "Nothing: their API calls still count.",
+        ),
+        ReasonKind(
+            "HG925",
+            _PARTIAL,
+            "correlation ids shared by several launches join nothing",
+            "Often several processes in one file: analyse them one by one for the causes of their"
+            " gaps.",
+        ),
+        ReasonKind(
+            "HG926",
+            _PARTIAL,
+            "much of the idle time has no launching call",
+            "Record the CUDA calls too; where recording began in the middle of a step, choose "
+            "later steps with `--steps`.",
+        ),
+        ReasonKind(
+            "HG927",
+            _PARTIAL,
+            "the recording tool says that it lost events",
+            "nsys itself says so in the export: let the application end by itself, or record less.",
+        ),
+        ReasonKind(
+            "HG928",
+            _PARTIAL,
+            "API calls were not recorded",
+            "Without them no gap has a host cause: record with `nsys profile --trace=cuda`.",
+        ),
+        ReasonKind(
+            "HG930",
+            _PARTIAL,
+            "the profiler stopped the host inside the window",
+            "This time is under the cause `profiler`, and is not there without one. Larger "
+            "buffers or fewer steps avoid it.",
+        ),
+        ReasonKind(
+            "HG931",
+            _PARTIAL,
+            "steps without GPU work",
+            "The marks may not be the workload's steps: try `--step-marker`.",
+        ),
+        ReasonKind(
+            "HG932",
+            _PARTIAL,
+            "several profiler cycles in one file",
+            "Idle time between the cycles counts. Choose the steps of one with `--steps`.",
+        ),
+        ReasonKind(
+            "HG933",
+            _PARTIAL,
+            "one GPU op holds nearly all busy time",
+            "The GPU is busy, but not with these steps: look at that op before the utilization.",
+        ),
+        ReasonKind(
+            "HG934",
+            _PARTIAL,
+            "idle under a wait for a graph: unrecorded graph work?",
+            "The host waited for a graph while the GPU seems idle: conditional nodes are not "
+            "recorded. Do not call it idle.",
+        ),
+        ReasonKind(
+            "HG935",
+            _PARTIAL,
+            "idle with orders long in hand: work the trace does not show?",
+            "Another process may use the GPU, or work of this one was not recorded.",
         ),
     )
 }

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause, frame_parts
-from hostgap.analysis.host import CALL, OP, Host
+from hostgap.analysis.host import CALL, FRAME, OP, Host
 from hostgap.analysis.parts import NONE, Parts, sum_by
+from hostgap.analysis.source import lines_of_call
 from hostgap.diagnosis.model import IdleSite, Site
 from hostgap.trace.model import HostKind, Int32, Trace
 
@@ -56,6 +60,67 @@ def op_chain(host: Host, thread: int, event: int) -> str | None:
             chain.append(trace.names[trace.host_ops.name[row]])
         at = int(events.nested.parent[at])
     return " > ".join(reversed(chain)) if chain else None
+
+
+def exact_sites(
+    host: Host, calls: Int32, sites: Sequence[Site | None], roots: Sequence[Path] = ()
+) -> list[Site | None]:
+    """The sites of n API calls, with the line of the call where the source at hand tells it.
+
+    Args:
+        sites: what `call_sites` gave.
+        roots: folders in which relative files are looked for; the current one always.
+    """
+    threads = host.trace.api_calls.thread[calls]
+    exact = list(sites)
+    known: dict[tuple[Site, str], Site] = {}
+    for code in np.unique(threads).tolist():
+        mine = np.flatnonzero(threads == code)
+        for i, event in zip(mine.tolist(), host[code].events_of(calls[mine]).tolist(), strict=True):
+            site = sites[i]
+            if site is None or site.precision != "function" or event < 0:
+                continue
+            called = _called(host, code, event)
+            if called and (site, called) not in known:
+                known[site, called] = _with_line(site, called, roots)
+            if called:
+                exact[i] = known[site, called]
+    return exact
+
+
+def _called(host: Host, code: int, event: int) -> str:
+    """The last name of what the user frame around an event calls, "" where the trace has none."""
+    thread, trace = host[code], host.trace
+    site = thread.site[event]
+    inner = ""
+    while event >= 0:
+        if thread.table[event] == FRAME:
+            name = trace.names[trace.frames.name[thread.row[event]]]
+            if trace.frames.name[thread.row[event]] == site:
+                return inner
+            inner = _name_of_frame(name)
+        event = int(thread.nested.parent[event])
+    return ""
+
+
+_BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)")
+
+
+def _name_of_frame(name: str) -> str:
+    built_in = _BUILT_IN.match(name)
+    if built_in:
+        return built_in[1]
+    parts = frame_parts(name)
+    return parts[2].rsplit(".", 1)[-1] if parts else ""
+
+
+def _with_line(site: Site, called: str, roots: Sequence[Path]) -> Site:
+    if site.file is None or site.line is None or site.function is None:
+        return site
+    lines = lines_of_call(site.file, site.line, site.function, called, roots)
+    if len(lines) == 1:
+        return msgspec.structs.replace(site, line=lines[0], precision="call")
+    return msgspec.structs.replace(site, candidates=lines) if lines else site
 
 
 def call_sites(host: Host, calls: Int32) -> list[Site | None]:

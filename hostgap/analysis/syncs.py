@@ -49,16 +49,17 @@ def find_syncs(trace: Trace, parts: list[Parts]) -> Syncs:
 
 
 def closing_sync(trace: Trace) -> Bool:
-    """Per API call: is it the device synchronize with which torch.profiler ends a recording?
+    """Per API call: is it the device synchronize with which a recording ends?
 
-    It is the last synchronize of the trace, and nothing is launched after it. It would otherwise
-    be charged to the last step.
+    torch.profiler makes one, and whoever brackets steps for nsys does before cudaProfilerStop. It
+    is the last synchronize of the trace, and nothing is launched after it. It would otherwise be
+    charged to the last step.
     """
     api = trace.api_calls
     closing = np.zeros(len(api), np.bool_)
     launching = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
     syncs = np.flatnonzero(api.role == Role.SYNC)
-    if trace.source == "kineto" and len(syncs):
+    if len(syncs):
         last = syncs[-1]
         name = trace.names[api.name[last]]
         closing[last] = name.endswith("DeviceSynchronize") and not launching[last:].any()

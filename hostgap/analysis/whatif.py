@@ -14,16 +14,18 @@ other end: what of a saving is left then cannot be the profiler's doing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hostgap.analysis.causes import Cause
 from hostgap.analysis.examine import Analysis
-from hostgap.analysis.intervals import EMPTY, Intervals, cut, union
+from hostgap.analysis.intervals import EMPTY, Intervals, cut, edges, union
 from hostgap.analysis.syncs import blocking_calls
 from hostgap.trace.model import Int64, Memory, Role
 
-MOST_EVENTS = 20_000  # calls and ops replayed: whole steps, as many as fit, but at least one
+MOST_EVENTS = 10_000  # calls and ops replayed: whole steps, as many as fit, but at least one
 # How much longer tracing makes host time, measured on an H200 with torch 2.11: an eager step 1.3 to
 # 2.3 times, a graph launch 3 to 4 times. The replay without it assumes the most.
 INFLATION = 2.3
@@ -33,6 +35,9 @@ GRAPH_LAUNCH_NS, GRAPH_NODE_NS, GRAPH_GAP_NS = 6_000, 600, 400
 LEAD_NS = 3_000  # from a call's start to its op's, where the trace has no example
 ASYNC_NS = 3_000  # what a blocking call takes where there is nothing to wait for
 _NEVER = -(1 << 62)
+_MAY_DRAIN = (Role.FREE, Role.HOST_ALLOC)  # cudaFree and cudaFreeHost wait for the device
+STAGED_BYTES = 64 * 1024  # an upload of at most so much from pageable memory is only staged
+_NOT_WORKING = (Cause.INPUT_WAIT, Cause.REMOTE_WAIT, Cause.PREEMPTED, Cause.NO_WORK, Cause.GC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +58,26 @@ class Edit:
     capture: Intervals = EMPTY
     length: dict[int, int] = field(default_factory=dict)
 
-    def plus(self, other: Edit) -> Edit:
-        """Both at once."""
+    def plus(self, *others: Edit) -> Edit:
+        """All at once."""
+        edits = (self, *others)
+        length: dict[int, int] = {}
+        for edit in edits:
+            length.update(edit.length)
         return Edit(
-            _joined(self.cut, other.cut),
-            np.union1d(self.unblock, other.unblock).astype(np.int64),
-            np.union1d(self.drop, other.drop).astype(np.int64),
-            _joined(self.capture, other.capture),
-            self.length | other.length,
+            _joined(*(edit.cut for edit in edits)),
+            np.concatenate([edit.unblock for edit in edits]).astype(np.int64),
+            np.concatenate([edit.drop for edit in edits]).astype(np.int64),
+            _joined(*(edit.capture for edit in edits)),
+            length,
         )
 
 
-def _joined(one: Intervals, other: Intervals) -> Intervals:
-    return union(np.concatenate((one.start, other.start)), np.concatenate((one.end, other.end)))
+def _joined(*several: Intervals) -> Intervals:
+    return union(
+        np.concatenate([each.start for each in several]),
+        np.concatenate([each.end for each in several]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,9 @@ class Replay:
         launching = np.zeros(len(api), np.bool_)
         launching[gpu.call[mine & (gpu.call >= 0)]] = True
         threads = np.unique(api.thread[launching])
-        follows = np.isin(api.thread, threads)
+        # calls that neither launch nor wait only take time, which lies between the others
+        acts = launching | blocking_calls(trace) | np.isin(api.role, _MAY_DRAIN)
+        follows = acts & np.isin(api.thread, threads)
         self.steps = self._sample(follows, mine, most)
         low, high = self.steps.start, self.steps.stop
         self.low = int(steps.boundaries[low])
@@ -108,9 +122,10 @@ class Replay:
         clock = analysis.clock
         self._start, self._end = clock.to_gpu(api.start[chosen]), clock.to_gpu(api.end[chosen])
         self._graph = api.role[chosen] == Role.GRAPH_LAUNCH
+        self._waiting = self._not_working(threads.tolist())
         self._units(rows)
         self._waits()
-        self._unedited: dict[bool, int] = {}
+        self._unedited: dict[bool, tuple[int, int]] = {}
 
     def _sample(self, follows: NDArray[np.bool_], mine: NDArray[np.bool_], most: int) -> range:
         """The first of the chosen steps, as many as hold at most `most` calls and ops."""
@@ -121,6 +136,17 @@ class Replay:
         fits = np.cumsum(events[chosen.start : chosen.stop]) <= most
         return range(chosen.start, chosen.start + max(1, int(fits.sum())))
 
+    def _not_working(self, threads: list[int]) -> Intervals:
+        """When the host did not work: no profiler makes that longer."""
+        spans = []
+        for code in threads:
+            thread = self._analysis.host[code]
+            who = thread.timeline.who[:-1]
+            idle = (who >= 0) & np.isin(thread.cause[who], _NOT_WORKING)
+            time = thread.timeline.time
+            spans.append(Intervals(time[:-1][idle], time[1:][idle]))
+        return _joined(*spans) if spans else EMPTY
+
     # --- what is replayed ----------------------------------------------------------------------
 
     def _units(self, rows: NDArray[np.intp]) -> None:
@@ -130,7 +156,7 @@ class Replay:
         key = np.where(call >= 0, call, -1 - rows)
         order = np.lexsort((gpu.start[rows], key))
         rows, key, call = rows[order], key[order], call[order]
-        first = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+        first = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
         start = gpu.start[rows[first]]
         end = np.maximum.reduceat(gpu.end[rows], first) if len(first) else start
         unit_call = call[first]
@@ -139,6 +165,8 @@ class Replay:
         unit_of[by_start] = np.arange(len(first))
         self._rows, self._unit_of_row = rows, unit_of[np.cumsum(_heads(first, len(rows))) - 1]
         start, end, unit_call = start[by_start], end[by_start], unit_call[by_start]
+        of_step = self._analysis.steps.op_step[rows[first]][by_start]
+        self._first_step = of_step == self.steps.start
         stream = gpu.stream[rows[first]][by_start]
         at = np.searchsorted(self._calls, unit_call)
         known = (unit_call >= 0) & (at < len(self._calls))
@@ -146,8 +174,8 @@ class Replay:
         known[known] = self._calls[at[known]] == unit_call[known]
         before = _before(start, end, stream)
         prior_end = np.where(before >= 0, end[before], self.low)
-        call_start = np.where(known, self._start[at] if len(self._calls) else 0, _NEVER)
-        call_end = np.where(known, self._end[at] if len(self._calls) else 0, _NEVER)
+        call_start, call_end = np.full((2, len(start)), _NEVER, np.int64)
+        call_start[known], call_end[known] = self._start[at[known]], self._end[at[known]]
         late = known & (call_end >= prior_end)
         lead, gap = start - call_start, start - prior_end
         usual = int(np.median(lead[late])) if late.any() else LEAD_NS
@@ -156,7 +184,8 @@ class Replay:
         gap = np.where(late, np.minimum(gap, max(spare, 0)), gap)
         # an orphan runs after the unit before it, whoever launched that
         owner = np.where(known, at, -1)
-        owner = owner[np.maximum.accumulate(np.where(owner >= 0, np.arange(len(owner)), 0))]
+        latest = np.maximum.accumulate(np.where(owner >= 0, np.arange(len(owner)), 0))
+        owner = owner[latest] if len(owner) else owner
         owner = np.maximum(owner, 0)
         self._unit = _Unit(owner.astype(np.intp), start, end, before, lead, gap)
 
@@ -167,7 +196,7 @@ class Replay:
         self._wait = np.full(n, -1, np.intp)
         self._wake = np.zeros(n, np.int64)
         role = trace.api_calls.role[self._calls]
-        may = blocking_calls(trace)[self._calls] | (role == Role.FREE) | self._pageable()
+        may = blocking_calls(trace)[self._calls] | np.isin(role, _MAY_DRAIN) | self._pageable()
         calls = np.flatnonzero(may)
         if len(calls) == 0 or len(unit.end) == 0:
             return
@@ -182,12 +211,13 @@ class Replay:
     def _pageable(self) -> NDArray[np.bool_]:
         """Per call: is it a copy to or from pageable memory, which holds the host?"""
         gpu = self._analysis.trace.gpu_ops
-        pageable = (gpu.src_mem == Memory.PAGEABLE) | (gpu.dst_mem == Memory.PAGEABLE)
+        up = (gpu.src_mem == Memory.PAGEABLE) & ~((gpu.bytes >= 0) & (gpu.bytes <= STAGED_BYTES))
+        pageable = up | (gpu.dst_mem == Memory.PAGEABLE)
         return np.isin(self._calls, gpu.call[pageable & (gpu.call >= 0)])
 
     # --- replaying -------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def residual_ns(self) -> int:
         """By how much the unedited replay misses the recorded steps."""
         return abs(self.length(Edit()) - (self.high - self.low))
@@ -200,8 +230,16 @@ class Replay:
             untraced: with the host as fast as it may be without a profiler.
         """
         if untraced not in self._unedited:
-            self._unedited[untraced] = self.length(Edit(), untraced=untraced)
-        return self._unedited[untraced] - self.length(edit, untraced=untraced)
+            self._unedited[untraced] = self._ends(Edit(), untraced=untraced)
+        before, after = self._unedited[untraced], self._ends(edit, untraced=untraced)
+        whole = before[1] - after[1]
+        n = len(self.steps)
+        if n == 1 or len(edit.unblock) == 0:
+            return whole
+        # the first step begins where the one before left the host: without a wait that one would
+        # have left it earlier, so the steps behind the first say what a step gains
+        behind = (before[1] - before[0]) - (after[1] - after[0])
+        return max(whole, min(behind * n // (n - 1), before[1] - self.low))
 
     def length(self, edit: Edit, *, untraced: bool = False) -> int:
         """What the replayed steps take, in ns: from the end of the step before to their last op's.
@@ -210,6 +248,11 @@ class Replay:
             edit: what is taken away.
             untraced: with the host as fast as it may be without a profiler.
         """
+        return self._ends(edit, untraced=untraced)[1] - self.low
+
+    def _ends(self, edit: Edit, *, untraced: bool) -> tuple[int, int]:
+        """When the last op of the first step ends, and that of all."""
+        edit = self._local(edit)
         unit = self._unit
         lead, gap = unit.lead, unit.gap
         length = unit.end - unit.start
@@ -221,8 +264,32 @@ class Replay:
         length, gone = self._lengths(edit, length)
         own = np.minimum(ASYNC_NS, host_end - host_start)
         waits = np.where(np.isin(self._calls, edit.unblock), -2, self._wait)
-        end = self._run(host_start, host_end, own, waits, lead, gap, length, gone)
-        return end - self.low
+        ends = self._run(host_start, host_end, own, waits, lead, gap, length, gone)
+        ends = ends[~gone]
+        first = self._first_step[~gone]
+        return (
+            int(ends[first].max(initial=self.low)),
+            int(ends.max(initial=self.low)),
+        )
+
+    def _local(self, edit: Edit) -> Edit:
+        """The part of an edit that touches what is replayed."""
+        if len(self._calls) == 0:
+            return Edit(drop=edit.drop, length=edit.length)
+        low, high = min(self.low, int(self._start[0])), int(self._end.max())
+        first, last = int(self._calls[0]), int(self._calls[-1])
+
+        def near(intervals: Intervals) -> Intervals:
+            inside = (intervals.end > low) & (intervals.start < high)
+            return Intervals(intervals.start[inside], intervals.end[inside])
+
+        return Edit(
+            near(edit.cut),
+            edit.unblock[(edit.unblock >= first) & (edit.unblock <= last)],
+            edit.drop[np.isin(edit.drop, self._rows)] if len(edit.drop) else edit.drop,
+            near(edit.capture),
+            edit.length,
+        )
 
     def _run(
         self,
@@ -234,8 +301,8 @@ class Replay:
         gap: Int64,
         length: Int64,
         gone: NDArray[np.bool_],
-    ) -> int:
-        """Walk through the calls in order; see the head of this file. Returns the last op's end."""
+    ) -> Int64:
+        """Walk through the calls in order; see the head of this file. Returns the units' ends."""
         unit = self._unit
         n = len(unit.start)
         order = np.lexsort((np.arange(n), unit.call))
@@ -245,28 +312,25 @@ class Replay:
         lengths, without = length.tolist(), gone.tolist()
         wakes, owns = self._wake.tolist(), own.tolist()
         ends = unit.end.tolist()
-        shift, last = 0, self.low
+        shift = 0
         rows = zip(host_start.tolist(), host_end.tolist(), waits.tolist(), strict=True)
         for i, (begin, finish, wait) in enumerate(rows):
             for j in units[first[i] : first[i + 1]]:
                 before = befores[j]
-                ready = (ends[before] if before >= 0 else self.low) + gaps[j]
-                if without[j]:
-                    ends[j] = ready - gaps[j]
-                    continue
+                free = ends[before] if before >= 0 else self.low
+                ready = free + gaps[j]
                 launched = begin + shift + leads[j]
                 if launched > ready:
                     ready = launched
-                ends[j] = ready = ready + lengths[j]
-                if ready > last:
-                    last = ready
+                # what comes after an op that is gone follows the one before it
+                ends[j] = min(free, ready) if without[j] else ready + lengths[j]
             if wait == -1:
                 continue
             done = begin + shift + owns[i]
             if wait >= 0:
                 done = max(done, ends[wait] + wakes[i])
             shift = done - finish
-        return last
+        return np.array(ends, np.int64)
 
     def _captured(self, edit: Edit) -> NDArray[np.bool_]:
         """Per unit: is it launched inside an interval that becomes one graph?"""
@@ -298,12 +362,15 @@ class Replay:
         graphs = union(self._start[self._graph], self._end[self._graph])
         if len(edit.capture.start):
             graphs = _joined(graphs, edit.capture)
-        marks = (times, removed.start, removed.end, graphs.start, graphs.end)
+        waits = self._waiting if untraced else EMPTY
+        sets = (removed, graphs, waits)
+        marks = (times, *(edges(each) for each in sets))
         points = np.unique(np.concatenate(marks))
         rate = np.ones(len(points) - 1)
         if untraced:
             rate /= INFLATION
             rate[_inside(graphs, points)] = 1 / GRAPH_INFLATION
+            rate[_inside(waits, points)] = 1.0
         rate[_inside(removed, points)] = 0.0
         work = np.concatenate(([0.0], np.cumsum(np.diff(points) * rate)))
         at = points[0] + np.round(work[np.searchsorted(points, times)]).astype(np.int64)
@@ -328,9 +395,9 @@ class Replay:
         all_gone[self._unit_of_row[~dropped]] = False
         whole = (gpu.end - gpu.start)[self._rows]
         change = np.where(dropped, -whole, 0)
-        for op, ns in edit.length.items():
-            at = np.flatnonzero(self._rows == op)
-            change[at] = ns - whole[at]
+        if edit.length:
+            new = np.array([edit.length.get(row, -1) for row in self._rows.tolist()], np.int64)
+            change = np.where(new >= 0, new - whole, change)
         less = np.zeros(n, np.int64)
         np.add.at(less, self._unit_of_row, change)
         return np.maximum(length + less, 0), all_gone

@@ -22,8 +22,10 @@ from hostgap.errors import HostgapError
 # a test holds these lines against the commands' own help.
 COMMANDS: dict[str, str] = {
     "analyze": "Say where a trace's idle GPU time went.",
+    "explain": "Explain a rule or a code.",
     "doctor": "Check what this machine has for profiling.",
     "redact": "Remove names, paths and environment from a trace.",
+    "rules": "List the rules.",
     "samples": "List or copy the bundled H200 traces.",
 }
 
@@ -33,8 +35,15 @@ VARIABLES = {
     "HOSTGAP_DEBUG",
     "HOSTGAP_DEVICE",
     "HOSTGAP_FORMAT",
+    "HOSTGAP_GPU_PRICE",
+    "HOSTGAP_IGNORE",
+    "HOSTGAP_MIN_SAVING",
+    "HOSTGAP_RULES",
+    "HOSTGAP_SELECT",
+    "HOSTGAP_SOURCE_ROOT",
     "HOSTGAP_STEPS",
     "HOSTGAP_STEP_MARKER",
+    "HOSTGAP_TOKENS_PER_STEP",
     "HOSTGAP_WINDOW",
 }
 
@@ -89,7 +98,9 @@ def cli(ctx: click.Context, debug: bool) -> None:
         from hostgap.config import load_config
 
         # below the command line and HOSTGAP_* variables, which click looks at first
-        ctx.default_map = {ctx.invoked_subcommand: load_config(Path.cwd()).options()}
+        config = load_config(Path.cwd())
+        ctx.default_map = {ctx.invoked_subcommand: config.options()}
+        ctx.obj = config
 
 
 def _note_misspelt_variables() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "markdown")
 EXTENSIONS = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".txt": "text"}
+EXIT_FAILED = 1
 EXIT_UNMEASURABLE = 3
 
 
@@ -38,6 +39,41 @@ class StepRange(click.ParamType[tuple[int | None, int | None]]):
             return start, int(last) if last else None
         except ValueError:
             self.fail(f"{value!r} is not a range of steps such as 3:10, 3: or -5:", param, ctx)
+
+
+class Codes(click.ParamType[list[str]]):
+    """`HG1,HG201`: codes of rules, or their beginnings."""
+
+    name = "codes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[str]:
+        """Split the text at its commas."""
+        parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
+        codes = [part.strip() for part in parts if part.strip()]
+        if not codes:
+            self.fail("no code given", param, ctx)
+        return codes
+
+
+class Percentage(click.ParamType[float]):
+    """`1%` or `0.01`."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse the text; a usage error when it is no share between 0 and 1."""
+        text = str(value).strip()
+        try:
+            share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            self.fail(f"{value!r} is not a share such as 1% or 0.01", param, ctx)
+        return share
 
 
 @click.command(name="analyze", short_help="Say where a trace's idle GPU time went.")
@@ -79,6 +115,65 @@ class StepRange(click.ParamType[tuple[int | None, int | None]]):
     help="Annotations or ops that begin a step.",
 )
 @click.option("--device", metavar="ID", envvar="HOSTGAP_DEVICE", help="Only this GPU.")
+@click.option(
+    "--source-root",
+    "source_roots",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    multiple=True,
+    metavar="DIR",
+    envvar="HOSTGAP_SOURCE_ROOT",
+    help="Where your source lies, for the exact lines of calls. Repeatable.",
+)
+@click.option(
+    "--select",
+    type=Codes(),
+    metavar="CODES",
+    envvar="HOSTGAP_SELECT",
+    help="Only rules whose codes begin so, such as HG1,HG201.",
+)
+@click.option(
+    "--ignore",
+    type=Codes(),
+    metavar="CODES",
+    envvar="HOSTGAP_IGNORE",
+    help="No rules whose codes begin so.",
+)
+@click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    envvar="HOSTGAP_RULES",
+    help="A folder of rules of your own. Repeatable.",
+)
+@click.option(
+    "--min-saving",
+    type=Percentage(),
+    default="1%",
+    show_default=True,
+    metavar="SHARE",
+    envvar="HOSTGAP_MIN_SAVING",
+    help="What a finding must save of the step to be more than info.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["warning", "error"]),
+    help="Exit with 1 on findings as severe as this.",
+)
+@click.option(
+    "--gpu-price",
+    type=click.FloatRange(min=0),
+    metavar="PRICE",
+    envvar="HOSTGAP_GPU_PRICE",
+    help="Of one GPU for an hour, in any currency.",
+)
+@click.option(
+    "--tokens-per-step",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    envvar="HOSTGAP_TOKENS_PER_STEP",
+    help="Tokens that a step makes, over its whole batch.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -90,18 +185,29 @@ def command(
     steps: tuple[int | None, int | None] | None,
     step_marker: str | None,
     device: str | None,
+    source_roots: tuple[Path, ...],
+    select: list[str] | None,
+    ignore: list[str] | None,
+    rules: tuple[Path, ...],
+    min_saving: float,
+    fail_on: str | None,
+    gpu_price: float | None,
+    tokens_per_step: float | None,
 ) -> int:
     """Say where a trace's idle GPU time went.
 
     TRACE is a torch.profiler trace (.json, .json.gz, .json.zst; - for standard input) or an export
     of Nsight Systems (.sqlite, or .nsys-rep where nsys is on the PATH).
 
-    Exit codes: 0 done, 2 unreadable input, 3 the trace supports no verdict.
+    Exit codes: 0 done, 1 findings as severe as --fail-on, 2 unreadable input, 3 the trace supports
+    no verdict.
     """
     from hostgap.analysis.analyze import analyze
     from hostgap.analysis.examine import Options
     from hostgap.cli.progress import reading
+    from hostgap.diagnosis.judge import Judging
     from hostgap.files import refuse_existing
+    from hostgap.output.printable import printable
     from hostgap.trace.load import load_trace
 
     kinds = [_format_of(path) for path in outputs]
@@ -121,18 +227,32 @@ def command(
         steps=steps,
         step_marker=step_marker,
         device=device,
+        source_roots=source_roots,
     )
     with reading(trace) as progress:
         loaded = load_trace(trace, progress=progress)
-    diagnosis = analyze(loaded, options)
+    judging = Judging(
+        select=select or (),
+        ignore=ignore or (),
+        folders=rules,
+        thresholds=ctx.obj.rule if ctx.obj is not None else {},
+        min_saving=min_saving,
+        gpu_price=gpu_price,
+        tokens_per_step=tokens_per_step,
+    )
+    diagnosis = analyze(loaded, options, judging)
+    for problem in diagnosis.problems:
+        click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
 
     for path, kind in zip(outputs, kinds, strict=True):
         _write(diagnosis, path, kind, force=force)
     chosen = ctx.get_parameter_source("format") is click.core.ParameterSource.COMMANDLINE
     if chosen or not outputs:
         _print(diagnosis, format or "text")
-    unmeasurable = diagnosis.trace.integrity.verdict == "unmeasurable"
-    return EXIT_UNMEASURABLE if unmeasurable else 0
+    if diagnosis.trace.integrity.verdict == "unmeasurable":
+        return EXIT_UNMEASURABLE
+    severe = {"warning": ("warning", "error"), "error": ("error",)}.get(fail_on or "", ())
+    return EXIT_FAILED if any(f.severity in severe for f in diagnosis.findings) else 0
 
 
 def _format_of(path: Path) -> str:

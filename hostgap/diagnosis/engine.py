@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hostgap.analysis.sites import call_sites
 from hostgap.analysis.syncs import blocking_calls
 from hostgap.analysis.whatif import Edit, Replay
 from hostgap.diagnosis import model as m
@@ -82,7 +81,7 @@ def run_rules(
             continue
         chosen = options.get(rule.code) or rule.options()
         try:
-            found = [_checked(match) for match in rule.find(context, chosen)]
+            found = [_checked(context, match) for match in rule.find(context, chosen)]
         except Exception as error:  # noqa: BLE001  a rule of a user's own must not stop the others
             outcome.problems.append(f"{rule.code}: failed: {type(error).__name__}: {error}")
             continue
@@ -103,14 +102,30 @@ def run_rules(
     return outcome
 
 
-def _checked(match: Any) -> Match:
-    """A match as a rule must yield it."""
+def _checked(context: Context, match: Any) -> Match:
+    """A match as a rule must yield it.
+
+    Raises:
+        TypeError, ValueError: it is none, or its rows are not those of the tables.
+    """
     if not isinstance(match, Match):
         raise TypeError(f"yielded {type(match).__name__} instead of a Match")
-    calls, ops = np.asarray(match.calls), np.asarray(match.ops)
-    for rows in (calls, ops):
+    trace = context.trace
+    edit = match.edit or Edit()
+    if not isinstance(edit, Edit):
+        raise TypeError(f"edit is {type(edit).__name__} instead of an Edit")
+    columns = (
+        ("calls", match.calls, len(trace.api_calls)),
+        ("ops", match.ops, len(trace.gpu_ops)),
+        ("edit.unblock", edit.unblock, len(trace.api_calls)),
+        ("edit.drop", edit.drop, len(trace.gpu_ops)),
+    )
+    for name, rows, length in columns:
+        rows = np.asarray(rows)
         if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-            raise TypeError("calls and ops must be rows: one-dimensional arrays of integers")
+            raise TypeError(f"{name}: rows are a one-dimensional array of integers")
+        if len(rows) and not 0 <= rows.min() <= rows.max() < length:
+            raise ValueError(f"{name}: rows beyond the {length} of the table")
     return match
 
 
@@ -125,7 +140,8 @@ class _Prices:
 
         def weight(match: Match) -> int:
             calls = match.calls[blocking[match.calls]] if len(match.calls) else match.calls
-            return int((api.end[calls] - api.start[calls]).sum()) + len(match.calls)
+            cut = match.edit.cut.total + match.edit.capture.total if match.edit else 0
+            return int((api.end[calls] - api.start[calls]).sum()) + len(match.calls) + cut
 
         keep = sorted(range(len(matches)), key=lambda i: -weight(matches[i][1]))[:PRICED]
         self._priced = {id(matches[i][1]) for i in keep}
@@ -145,7 +161,7 @@ class _Prices:
         """Most and least that an edit saves over the window."""
         assert self.replay is not None
         high = self.replay.saving(edit)
-        low = min(high, self.replay.saving(edit, untraced=True))
+        low = min(high, self.replay.saving(edit, untraced=True)) if high > 0 else high
         residual = self.replay.residual_ns
         if abs(high) < 10 * residual:
             high, low = high + residual, low - residual
@@ -154,10 +170,7 @@ class _Prices:
 
 def _together(replay: Replay, price: _Prices, found: Sequence[_Priced]) -> m.WhatIf:
     """What the findings save together: their savings do not add up."""
-    edit = Edit()
-    for one in found:
-        if one.match.edit is not None:
-            edit = edit.plus(one.match.edit)
+    edit = Edit().plus(*(one.match.edit for one in found if one.match.edit is not None))
     high, low = price.saving(edit) if found else (0, 0)
     return m.WhatIf(
         steps=len(replay.steps),
@@ -171,7 +184,7 @@ def _finding(context: Context, one: _Priced, min_saving: float) -> m.Finding:
     match, rule = one.match, one.rule
     api = context.trace.api_calls
     calls = match.calls
-    waiting = calls[blocking_calls(context.trace)[calls]] if len(calls) else calls
+    waiting = context.waiting(calls)
     blamed = np.isin(context.parts.blame, waiting) if len(waiting) else np.zeros(0, np.bool_)
     shadow = int(context.parts.length[blamed].sum()) if blamed.any() else 0
     count = len(calls) if match.count is None else match.count
@@ -195,7 +208,7 @@ def _finding(context: Context, one: _Priced, min_saving: float) -> m.Finding:
 
 
 def _site(context: Context, calls: Int64) -> m.Site | None:
-    return call_sites(context.host, calls[:1].astype(np.int32))[0] if len(calls) else None
+    return next((site for site, _ in context.by_site(calls[:1])), None)
 
 
 def _severity(rule: Rule, low_share: float | None, min_saving: float) -> Severity:

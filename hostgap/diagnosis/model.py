@@ -75,6 +75,8 @@ class Site(_Base, frozen=True):
 
     `line` is the function's first line with precision "function", the line of the call with
     "call". Without Python stacks, file and line are null and `op` names the framework ops.
+    `candidates` are the lines of the function that it may be, where its source could be read and
+    several fit.
     """
 
     file: str | None
@@ -82,6 +84,7 @@ class Site(_Base, frozen=True):
     function: str | None
     op: str | None
     precision: Literal["call", "function", "none"]
+    candidates: tuple[int, ...] = ()
 
 
 class IdleSite(_Base, frozen=True):

@@ -115,8 +115,9 @@ class WaitRule(Rule):
         raise NotImplementedError
 
     def without(self, context: Context, calls: Int64) -> Edit:
-        """The world in which these calls no longer wait."""
-        return Edit(unblock=calls)
+        """The world in which these calls no longer wait, nor the copies that they wait for:
+        those of pageable memory hold the host themselves."""
+        return Edit(unblock=context.with_copies(calls))
 
     def find(self, context: Context, options: Any) -> Iterator[Match]:
         """The waits of this rule, by site."""

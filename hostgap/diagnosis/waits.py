@@ -70,7 +70,7 @@ def find_waits(host: Host, calls: Bool) -> Waits:
     syncs = _made_together(host, copy_syncs(trace))
     paired = np.flatnonzero(syncs >= 0)
     op_of[syncs[paired]] = op_of[paired]
-    pageable = _pageable(trace)
+    pageable = pageable_copies(trace)
     rows = np.flatnonzero(calls & (blocking_calls(trace) | pageable) & ~closing_sync(trace))
     rows = rows[~(pageable[rows] & (syncs[rows] >= 0))]  # its synchronize stands for it
     chains = op_names(host, rows)
@@ -106,7 +106,7 @@ def _made_together(host: Host, syncs: Int64) -> Int64:
     return kept
 
 
-def _pageable(trace: Trace) -> Bool:
+def pageable_copies(trace: Trace) -> Bool:
     """Per API call: does it copy between the device and pageable memory?"""
     gpu = trace.gpu_ops
     mask = np.zeros(len(trace.api_calls), np.bool_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import resources
 from typing import Any
 
@@ -30,3 +31,7 @@ def schema() -> dict[str, Any]:
 def shipped_schema() -> bytes:
     """The JSON Schema as installed with the package; a test holds it against `schema()`."""
     return resources.files("hostgap.output").joinpath(SCHEMA_FILE).read_bytes()
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(schema()), indent=2) + b"\n")

@@ -9,7 +9,7 @@ from hostgap.output import summary as s
 from hostgap.output.printable import printable
 
 SITES = 10
-SYNCS = 5
+FINDINGS = 10
 # Everything that markdown or the HTML in it could take for its own.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
 
@@ -17,8 +17,10 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
 def render_markdown(diagnosis: Diagnosis) -> str:
     """The report as GitHub-flavoured markdown."""
     lines = [f"### {_text(s.headline(diagnosis))}", "", _text(s.described(diagnosis)), ""]
-    if mostly := s.mostly(diagnosis):
-        lines += [_text(mostly), ""]
+    if verdict := s.verdict_line(diagnosis):
+        lines += [f"**{_text(verdict)}**", ""]
+    if cost := s.cost_line(diagnosis):
+        lines += [_text(cost), ""]
     integrity = diagnosis.trace.integrity
     if integrity.reasons:
         lines += [f"Trace: **{integrity.verdict}**", ""]
@@ -55,12 +57,32 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             lines += [_text(line), ""]
     lines += [_text(s.count_line(diagnosis)) + ".", ""]
     lines += [f"- {_text(line)}" for line in s.class_lines(diagnosis)]
-    waited = [sync for sync in diagnosis.syncs if sync.blocked_ns or sync.shadow_ns][:SYNCS]
-    for sync in waited:
-        what, took = s.sync_lines(diagnosis, sync)
-        lines.append(f"- {_text(what)}: {_text(took)}")
+    lines += _findings(diagnosis)
     lines += ["", s.caveat(diagnosis)]
     return "\n".join(lines) + "\n"
+
+
+def _findings(diagnosis: Diagnosis) -> list[str]:
+    """A table of what costs something, and a line of what does not."""
+    found = s.defects(diagnosis)
+    lines: list[str] = []
+    if found:
+        lines += ["", "| | finding | where | saves |", "|---|---|---|--:|"]
+    for finding in found[:FINDINGS]:
+        low, high = finding.predicted_saving_low_ns, finding.predicted_saving_ns
+        lines.append(
+            f"| {finding.severity} | {finding.code} {_text(finding.title)}, "
+            f"{_text(s.often(diagnosis, finding))}. {_text(finding.advice)} | "
+            f"{_text(s.place(finding.site))} | {s.saving(diagnosis, low, high)} |"
+        )
+    if len(found) > FINDINGS:
+        lines += ["", f"and {len(found) - FINDINGS} more"]
+    if together := s.together_line(diagnosis):
+        lines += ["", _text(together)]
+    if seen := s.harmless(diagnosis):
+        names = dict.fromkeys(f"{finding.code} {finding.name}" for finding in seen)
+        lines += ["", _text(f"Seen, harmless: {', '.join(names)}")]
+    return lines
 
 
 def _text(text: str) -> str:

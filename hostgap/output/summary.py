@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostgap.analysis.causes import MEANING, Cause
-from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Site, StepClass, SyncSite
+from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Finding, Site, StepClass
 from hostgap.output.printable import printable
 
 
@@ -195,22 +195,6 @@ def class_lines(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
-def sync_lines(diagnosis: Diagnosis, sync: SyncSite) -> tuple[str, str]:
-    """What a blocking call is and where, and what it took."""
-    n = steps_in(diagnosis)
-    count = f"{sync.count:,}x"
-    if per_step(diagnosis):
-        each = sync.count / n
-        count = f"{_number(each)}x a step" if each >= 1 else f"{sync.count}x in {n} steps"
-    what = printable(sync.call) + (f" ({sync.copy} copy)" if sync.copy else "")
-    where = place(sync.site)
-    per = " a step" if per_step(diagnosis) else ""
-    took = f"{duration(sync.blocked_ns / n)}{per} inside"
-    if sync.shadow_ns:
-        took += f", then {duration(sync.shadow_ns / n)} of idle GPU until the next launch"
-    return f"{count} {what}" + (f" at {where}" if where else ""), took
-
-
 def place(site: Site | None) -> str:
     """A site as people write it: `decode.py:74 step`, or the op. Long paths lose their front."""
     if site is None:
@@ -219,50 +203,89 @@ def place(site: Site | None) -> str:
         return printable(site.op or "")
     parts = site.file.split("/")
     file = "/".join(["...", *parts[-3:]]) if len(site.file) > 40 and len(parts) > 4 else site.file
-    return printable(f"{file}:{site.line} {site.function}")
+    where = printable(f"{file}:{site.line} {site.function}")
+    if site.candidates:
+        lines = ", ".join(map(str, site.candidates[:4]))
+        where += f" (line {lines}{', ...' if len(site.candidates) > 4 else ''})"
+    return where
 
 
-# What a family of causes usually means. Rules will say it of a line of code; this is of the whole.
-_FAMILIES: tuple[tuple[str, str, str], ...] = (
-    (
-        "the host launches too slowly",
-        "launch_call launch_latency api_call dispatch python gc gil",
-        "capture the step in a CUDA graph, or torch.compile it",
-    ),
-    ("the host waits for the GPU", "sync", "keep values on the device, or read them a step later"),
-    ("copies hold the host up", "copy_call", "pinned memory, non_blocking=True, fewer copies"),
-    ("memory is allocated in the step", "alloc host_alloc free", "allocate once, reuse"),
-    ("the step still compiles or captures", "compile capture", "warm up first, fix shapes"),
-    ("the step waits for its input", "input_wait", "more loader workers, prefetch"),
-    ("the step waits for another process", "remote_wait", "look at that process"),
-    ("the gaps lie inside the graph", "graph_internal", "fuse kernels: compile, then capture"),
-    ("the profiler itself", "profiler", "record without stacks, fewer steps"),
-)
+_VERDICTS: dict[str, str] = {
+    "gpu-bound": "the host keeps the GPU fed; look at the kernels",
+    "rank-wait": "collectives wait for other ranks",
+    "sync-bound": "the host waits for the GPU, and the GPU then for the host",
+    "launch-bound": "launching takes longer than the kernels do",
+    "host-bound": "the host's own work holds the GPU up",
+    "input-bound": "the step waits for its input",
+    "transfer-bound": "copies hold the step up",
+    "mixed": "no single class of causes stands out",
+}
 
 
-def mostly(diagnosis: Diagnosis) -> str:
-    """One sentence on the family of causes that holds most of the idle time, "" without one.
+def verdict_line(diagnosis: Diagnosis) -> str:
+    """`launch-bound: launching takes longer than the kernels do`, "" without a verdict."""
+    verdict = diagnosis.verdict
+    return f"{verdict}: {_VERDICTS[verdict]}" if verdict in _VERDICTS else ""
 
-    A blocking call answers for its shadow too. Under a profiler graph launches are several times as
-    long, and the waits behind them too: of a step that runs in graphs nothing is said of those.
-    """
-    device = main_device(diagnosis)
-    if device is None or device.idle_ns * 20 < device.window_ns:
+
+def defects(diagnosis: Diagnosis) -> list[Finding]:
+    """Findings that cost something, the costliest first."""
+    return [finding for finding in diagnosis.findings if finding.severity != "info"]
+
+
+def harmless(diagnosis: Diagnosis) -> list[Finding]:
+    """Findings that were seen and cost nothing."""
+    return [finding for finding in diagnosis.findings if finding.severity == "info"]
+
+
+def saving(diagnosis: Diagnosis, low_ns: int | None, high_ns: int | None) -> str:
+    """`12.4 to 32.3 ms a step`; the low end is what is left if the profiler explains the rest."""
+    if high_ns is None:
         return ""
-    totals = {
-        what: sum(device.idle_by_cause.get(cause, 0) for cause in causes.split())
-        for what, causes, _ in _FAMILIES
-    }
-    shadow = min(sum(s.shadow_ns for s in diagnosis.syncs), totals["the host launches too slowly"])
-    totals["the host waits for the GPU"] += shadow
-    totals["the host launches too slowly"] -= shadow
-    if (diagnosis.capture.gpu_ops_in_graphs or 0) > 0.5:
-        del totals["the host waits for the GPU"], totals["the host launches too slowly"]
-    what, ns = max(totals.items(), key=lambda item: item[1])
-    if ns * 2 < device.idle_ns:
+    n = steps_in(diagnosis)
+    per = " a step" if per_step(diagnosis) else ""
+    high = duration(high_ns / n)
+    low = duration((low_ns or 0) / n)
+    if low == high:
+        return f"{high}{per}"
+    value, _, unit = low.partition(" ")
+    shown = value if unit == high.partition(" ")[2] else low
+    return f"{shown} to {high}{per}" if low_ns else f"up to {high}{per}"
+
+
+def often(diagnosis: Diagnosis, finding: Finding) -> str:
+    """`3x a step`, or `2x in 4 steps`."""
+    if not per_step(diagnosis):
+        return f"{finding.count:,}x"
+    if finding.count_per_step >= 1:
+        return f"{_number(finding.count_per_step)}x a step"
+    return f"{finding.count:,}x in {steps_in(diagnosis)} steps"
+
+
+def together_line(diagnosis: Diagnosis) -> str:
+    """What all defects save at once, "" where there are fewer than two."""
+    whatif = diagnosis.whatif
+    if whatif is None or len(defects(diagnosis)) < 2:
         return ""
-    remedy = next(remedy for name, _, remedy in _FAMILIES if name == what)
-    return f"Mostly {what} ({percent(ns, device.idle_ns)} of idle). Usual remedy: {remedy}."
+    all_of_it = saving(diagnosis, whatif.combined_saving_low_ns, whatif.combined_saving_ns)
+    return f"All of them at once: {all_of_it}. Savings do not add up."
+
+
+def cost_line(diagnosis: Diagnosis) -> str:
+    """What idle time costs in money, "" without a price."""
+    cost = diagnosis.cost
+    if cost is None:
+        return ""
+    if cost.per_million_tokens is not None and cost.idle_per_million_tokens is not None:
+        whole, idle, unit = cost.per_million_tokens, cost.idle_per_million_tokens, "tokens"
+    elif cost.per_million_steps is not None and cost.idle_per_million_steps is not None:
+        whole, idle, unit = cost.per_million_steps, cost.idle_per_million_steps, "steps"
+    else:
+        return f"At {cost.gpu_price_per_hour:g} an hour: no steps to price."
+    return (
+        f"At {cost.gpu_price_per_hour:g} an hour a million {unit} cost {whole:,.2f}, "
+        f"{idle:,.2f} of it for an idle GPU."
+    )
 
 
 def collectives_line(device: DeviceMetrics) -> str:

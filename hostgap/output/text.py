@@ -16,8 +16,8 @@ from hostgap.diagnosis.model import DeviceMetrics, Diagnosis
 from hostgap.output import summary as s
 from hostgap.output.printable import printable
 
-SITES = 8
-SYNCS = 3
+SITES = 5
+FINDINGS = 5
 BAR = 12
 WIDTH = 80
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
@@ -65,15 +65,16 @@ def _report(diagnosis: Diagnosis, console: Console) -> None:
     if bad:
         console.print(Text(s.count_line(diagnosis)))
         return
-    if mostly := s.mostly(diagnosis):
-        console.print(Text(mostly))
+    for line in (s.verdict_line(diagnosis), s.cost_line(diagnosis)):
+        if line:
+            console.print(Text(line))
     for device in diagnosis.devices:
         _device(console, diagnosis, device)
     console.print()
     console.print(Text(s.count_line(diagnosis)))
     for line in s.class_lines(diagnosis):
         console.print(Padding(Text(line), (0, 0, 0, 2)))
-    _syncs(console, diagnosis)
+    _findings(console, diagnosis)
     console.print()
     console.print(Text(s.caveat(diagnosis), style="dim"))
     if hint := _hint(diagnosis):
@@ -158,19 +159,36 @@ def _sites(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> Non
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _syncs(console: Console, diagnosis: Diagnosis) -> None:
-    """Calls on which the host waited, the longest shadow first."""
-    waited = [sync for sync in diagnosis.syncs if sync.blocked_ns or sync.shadow_ns]
-    if not waited:
-        return
-    console.print()
-    console.print(Text("Where the host waited for the GPU", style="bold"))
-    for sync in waited[:SYNCS]:
-        what, took = s.sync_lines(diagnosis, sync)
-        console.print(Padding(Text(what, overflow="fold"), (0, 0, 0, 2)))
-        console.print(Padding(Text(took, style="dim"), (0, 0, 0, 4)))
-    if len(waited) > SYNCS:
-        console.print(Text(f"  and {len(waited) - SYNCS} more places", style="dim"))
+def _findings(console: Console, diagnosis: Diagnosis) -> None:
+    """What costs most, then what was seen and costs nothing."""
+    found = s.defects(diagnosis)
+    if found:
+        console.print()
+        console.print(Text("What it would save without", style="bold"))
+    for finding in found[:FINDINGS]:
+        style = "red" if finding.severity == "error" else "yellow"
+        low, high = finding.predicted_saving_low_ns, finding.predicted_saving_ns
+        head = Text(f"{finding.code} ", style=f"bold {style}")
+        head.append(f"{finding.name}: {s.saving(diagnosis, low, high)}", style="bold")
+        console.print(Padding(head, (0, 0, 0, 2)))
+        where = s.place(finding.site)
+        at = f", at {where}" if where else ""
+        lines = (
+            (f"{printable(finding.title)}", ""),
+            (f"{s.often(diagnosis, finding)}{at}", "dim"),
+            (printable(finding.advice), "dim"),
+        )
+        for text, line_style in lines:
+            console.print(Padding(Text(text, style=line_style, overflow="fold"), (0, 0, 0, 4)))
+    if len(found) > FINDINGS:
+        rest = ", ".join(dict.fromkeys(finding.code for finding in found[FINDINGS:]))
+        console.print(Text(f"  and {len(found) - FINDINGS} more: {rest}", style="dim"))
+    if line := s.together_line(diagnosis):
+        console.print(Text(f"  {line}"))
+    if seen := s.harmless(diagnosis):
+        names = dict.fromkeys(f"{finding.code} {finding.name}" for finding in seen)
+        console.print()
+        console.print(Text(f"Seen, harmless: {', '.join(names)}", style="dim"))
 
 
 def _hint(diagnosis: Diagnosis) -> str:
@@ -186,6 +204,8 @@ def _hint(diagnosis: Diagnosis) -> str:
                 "--python-backtrace=cuda,\nthen nsys export --include-json=true."
             )
         return "Record with profile(..., with_stack=True) to see lines of your own code."
+    if found := s.defects(diagnosis):
+        return f"What to do about it: hostgap explain {found[0].code}"
     if diagnosis.trace.file == "stdin":
         return ""
     name = printable(shlex.quote(diagnosis.trace.file), 4096)

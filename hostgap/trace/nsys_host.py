@@ -36,16 +36,16 @@ def api_calls(reader: Reader) -> tuple[Columns, stacks.Stacks]:
         keep = reader.kept(rows["start"], rows["end"], host=True)
         blocks.append(only(rows, keep))
     rows = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
-    rows["name"] = reader.named(rows["nameId"], reader.api_name)
+    name = reader.named(rows["nameId"], reader.api_name)
     around = stacks.Stacks({}, {})
     if stacked:
-        rows = stacks.merge_twins(rows, rows["name"])
+        rows, name = stacks.merge_twins(rows, name)
         around = stacks.read_stacks(reader.db, rows)
     columns: Columns = {
         "start": rows["start"],
         "end": rows["end"],
         "thread": interned(reader.threads, rows["globalTid"]).astype(np.int32),
-        "name": rows["name"],
+        "name": name,
         "correlation": np.where(rows["correlationId"] == NULL, -1, rows["correlationId"]),
         "globalTid": rows["globalTid"],
     }

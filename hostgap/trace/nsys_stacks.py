@@ -58,7 +58,7 @@ class _Payload(msgspec.Struct):
     backtrace: _Backtrace | None = msgspec.field(name="Python Backtrace on CUDA", default=None)
 
 
-def merge_twins(rows: dict[str, NDArray[Any]], name: Int32) -> dict[str, NDArray[Any]]:
+def merge_twins(rows: dict[str, Int64], name: Int32) -> tuple[dict[str, Int64], Int32]:
     """Calls, each once: of one written twice, the inner copy with the stack of the outer.
 
     A copy with a stack and the call of the same name, thread and id that begins next after it are
@@ -70,7 +70,7 @@ def merge_twins(rows: dict[str, NDArray[Any]], name: Int32) -> dict[str, NDArray
         name: n codes of their names, without version suffixes.
 
     Returns:
-        The rows that remain, and in column `stamp` when the copy with the stack began.
+        The rows that remain, in column `stamp` when the copy with the stack began; their names.
     """
     chain, start, end = rows["callchainId"].copy(), rows["start"], rows["end"]
     stamp = start.copy()
@@ -86,8 +86,8 @@ def merge_twins(rows: dict[str, NDArray[Any]], name: Int32) -> dict[str, NDArray
     chain[inner], stamp[inner] = chain[outer], start[outer]
     keep = np.ones(len(start), np.bool_)
     keep[outer] = False
-    merged = rows | {"callchainId": chain, "stamp": stamp, "name": name}
-    return {key: column[keep] for key, column in merged.items()}
+    merged = rows | {"callchainId": chain, "stamp": stamp}
+    return {key: column[keep] for key, column in merged.items()}, name[keep]
 
 
 def read_stacks(database: Database, calls: dict[str, NDArray[Any]]) -> Stacks:
@@ -151,11 +151,11 @@ def _frames(
             if row is None:
                 continue
             try:
-                payload = decode(str(text))
+                mark = decode(str(text))
             except (msgspec.MsgspecError, RecursionError):  # of another tool's own marks
                 continue
-            if payload.backtrace is not None:
-                found[row] = payload.backtrace.frames
+            if mark.backtrace is not None:
+                found[row] = mark.backtrace.frames
     texts = _texts(database, found)
     return {
         row: [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 import hostgap
 from hostgap.analysis.examine import Options
+from hostgap.diagnosis.model import Verdict
 from hostgap.output.json import render_json, schema, shipped_schema
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_traces").glob("*.json.gz"))
@@ -30,6 +32,11 @@ CONTRACT = {
     "steps.per_step": "launches graph_launches sync_calls copies allocs idle_ns",
     "capture": "gpu_ops_in_graphs idle_in_graphs",
 }
+FINDING = (
+    "code severity title site count count_per_step blocked_ns shadow_ns predicted_saving_ns "
+    "predicted_saving_share advice evidence fix"
+)
+VERDICTS = get_args(Verdict)
 
 
 def test_shipped_schema_is_that_of_the_types() -> None:
@@ -48,8 +55,8 @@ def test_output_satisfies_schema_and_contract(path: Path, window: str) -> None:
             at = at[int(key)] if key.isdigit() else at[key]
         assert set(names.split()) <= set(at), where
     assert written["schema"] == "hostgap.diagnosis/1"
-    assert written["verdict"] is None
-    assert written["findings"] == []
+    assert written["verdict"] in VERDICTS
+    assert all(set(FINDING.split()) <= set(finding) for finding in written["findings"])
 
 
 def test_schema_refuses_a_foreign_document() -> None:

@@ -1,0 +1,493 @@
+"""Record the labelled suite: every variant of variants.py, and the sync probe, in three formats.
+
+    python benchmarks/suite/record.py -o out                        # all, by torch.profiler
+    python benchmarks/suite/record.py -o out --only scalar_read,nonzero
+    python benchmarks/suite/record.py -o out --nsys nsys            # by Nsight Systems, too
+    python benchmarks/suite/record.py steps scalar_read             # what nsys runs
+
+Needs a CUDA GPU, and hostgap importable. Every variant runs in a process of its own, a few at a
+time; while one is recorded, no other uses the GPU. A variant that fails is reported and skipped.
+
+Writes NAME.kineto_stack.json.gz (with Python stacks), NAME.kineto.json.gz and NAME.nsys.sqlite,
+labels.json (what is true of each trace), probe.json (the rows of the probe, by step), and
+record.json (what was recorded, and why what failed did).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from probe import ROWS, SLEEP_CYCLES, WARM_ROWS, fixtures
+from variants import FORMATS, NSYS, VARIANTS, Bench, labels
+
+SETTLE_STEPS = 12  # run before anything is recorded: lazy loading, compilation, allocator
+PROFILER_WARMUP = 3
+PROBE = "probe"
+LOCK = "HOSTGAP_SUITE_LOCK"
+GRACE_S = 5
+ALONE_S = 20  # the longest that one variant may keep the GPU to itself
+NSYS_EXTRA_S = 60  # on top of the timeout: Nsight's own start, import and export
+NSYS_OPTIONS = (
+    *("-t", "cuda,nvtx,osrt", "-s", "none", "-b", "none", "--cpuctxsw=none"),
+    *("--cuda-graph-trace=node", "-c", "cudaProfilerApi", "--capture-range-end=stop"),
+    *("-f", "true"),
+)
+
+
+@contextlib.contextmanager
+def gpu(*, alone: bool) -> Iterator[None]:
+    """Use the GPU: beside others that get ready, or alone, to be recorded."""
+    name = os.environ.get(LOCK)
+    if name is None:
+        yield
+        return
+    with Path(name).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        if alone:  # who hangs must not hold up the others
+            faulthandler.dump_traceback_later(ALONE_S, exit=True)
+        yield
+        faulthandler.cancel_dump_traceback_later()
+
+
+@dataclass
+class Run:
+    """A variant, or the probe, ready to be recorded: `steps[i]()` is step i."""
+
+    name: str
+    bench: Bench | None
+    steps: list[Callable[[], object]]
+
+    @classmethod
+    def ready(cls, name: str) -> Run:
+        """Make it and run it until it has settled."""
+        import torch
+
+        with gpu(alone=False):
+            if name == PROBE:
+                run = cls(name, None, probe_steps())
+                for _ in range(2):
+                    for step in run.steps:
+                        step()
+            else:
+                bench = Bench()
+                step = VARIANTS[name].make(bench)
+                run = cls(name, bench, [step] * VARIANTS[name].label.steps)
+                for _ in range(SETTLE_STEPS):
+                    step()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        if run.bench is None or run.bench.freeze:
+            gc.collect()
+            gc.freeze()  # or collections would be faults that no label names
+        return run
+
+    def settle(self) -> None:
+        """Right before the recording: nothing is left running."""
+        import torch
+
+        if self.name == PROBE and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # so that the row `empty_cache` has nothing to free
+        elif self.bench is not None:
+            for _ in range(PROFILER_WARMUP):
+                self.steps[0]()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    def close(self) -> None:
+        """End threads and processes of the variant."""
+        if self.bench is not None:
+            self.bench.close()
+
+
+def probe_steps() -> list[Callable[[], object]]:
+    """A step per row of the probe, behind the GPU's sleep."""
+    import torch
+
+    shared = fixtures()
+
+    def sleep() -> None:
+        torch.cuda._sleep(SLEEP_CYCLES)
+
+    def behind(call: Callable[[Any], object]) -> Callable[[], None]:
+        def step() -> None:
+            sleep()
+            call(shared)
+
+        return step
+
+    return [sleep] * WARM_ROWS + [behind(row.run) for row in ROWS.values()]
+
+
+def warm_profiler(run: Run) -> None:
+    """Start the profiler once: its first start takes a second, and others may use the GPU."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with gpu(alone=False), profile(activities=activities):
+        run.steps[0]()
+
+
+def record(run: Run, path: Path, *, stack: bool) -> None:
+    """Profile its steps into `path` (.json.gz)."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with gpu(alone=True):
+        run.settle()
+        profiler = profile(
+            activities=activities,
+            schedule=schedule(wait=0, warmup=1, active=len(run.steps), repeat=1),
+            with_stack=stack,
+            experimental_config=torch._C._profiler._ExperimentalConfig(
+                enable_cuda_sync_events=True
+            ),
+        )
+        with profiler:
+            if run.name != PROBE:
+                run.steps[0]()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # or the warm-up's kernels would run inside the window
+            profiler.step()
+            for step in run.steps:
+                step()
+                profiler.step()
+    # what is written has its final name only when it is whole
+    part = path.with_name(f"part-{path.name}")
+    profiler.export_chrome_trace(str(part))
+    part.rename(path)
+
+
+# --- all of them -----------------------------------------------------------------------------
+
+
+@dataclass
+class Task:
+    """One process to run: a variant by torch.profiler in both ways, or by Nsight."""
+
+    name: str
+    formats: tuple[str, ...]
+
+
+@dataclass
+class Suite:
+    """A recording of many variants.
+
+    Attributes:
+        out: the folder.
+        nsys, importer, libraries: Nsight's command, its QdstrmImporter, and where that one's
+            shared libraries lie; None where they are not needed.
+        timeout: seconds that one variant may take.
+        ends: when to stop, by time.monotonic.
+        outcome: variant -> format -> "ok" or what went wrong.
+    """
+
+    out: Path
+    nsys: Path | None
+    importer: Path | None
+    libraries: str | None
+    timeout: float
+    ends: float
+    outcome: dict[str, dict[str, str]] = field(default_factory=dict)
+    _say: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, tasks: Sequence[Task], jobs: int) -> None:
+        """Run the tasks, `jobs` at a time, until the time is up."""
+        waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        for task in tasks:
+            waiting.put(task)
+
+        def work() -> None:
+            while True:
+                try:
+                    task = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                started = time.monotonic()
+                if started >= self.ends:
+                    said = dict.fromkeys(task.formats, "no time left")
+                else:
+                    try:
+                        said = self.one(task)
+                    except Exception as error:  # noqa: BLE001  one task must not end the others
+                        reason = f"{type(error).__name__}: {error}"
+                        said = dict.fromkeys(task.formats, reason)
+                with self._say:
+                    self.outcome.setdefault(task.name, {}).update(said)
+                    for name, text in said.items():
+                        click.echo(
+                            f"{task.name:28} {name:13} {time.monotonic() - started:5.1f} s  "
+                            f"{text.splitlines()[-1] if text else ''}"
+                        )
+
+        threads = [threading.Thread(target=work) for _ in range(jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def one(self, task: Task) -> dict[str, str]:
+        """Run a task: format -> "ok" or what went wrong."""
+        if task.formats == (NSYS,):
+            text = self.by_nsys(task.name)
+        else:
+            text = self.call([*here("one", task.name), "-o", str(self.out)], self.timeout)
+        said = {}
+        for name in task.formats:
+            there = self.file(task.name, name).exists()
+            said[name] = "ok" if there else text or "nothing was written"
+        return said
+
+    def file(self, name: str, kind: str) -> Path:
+        """The trace of a variant in a format."""
+        return self.out / file_name(name, kind)
+
+    def by_nsys(self, name: str) -> str:
+        """Record with Nsight and export: "" or what went wrong."""
+        folder = self.out / f"nsys-{name}"
+        folder.mkdir(exist_ok=True)
+        base = folder / "report"
+        try:
+            text = self.call(
+                [str(self.nsys), "profile", *NSYS_OPTIONS, "-o", str(base), *here("steps", name)],
+                self.timeout + NSYS_EXTRA_S,
+            )
+            report, raw = base.with_suffix(".nsys-rep"), base.with_suffix(".qdstrm")
+            if not report.exists() and raw.exists() and self.importer is not None:
+                variables = {"LD_LIBRARY_PATH": self.libraries} if self.libraries else {}
+                text += self.call([str(self.importer), "-i", str(raw)], self.timeout, variables)
+            if not report.exists():
+                return text or f"nsys wrote {sorted(p.name for p in folder.iterdir())}"
+            export = folder / "export.sqlite"
+            text += self.call(
+                [
+                    *(str(self.nsys), "export", "--type", "sqlite", "-q", "true", "-f", "true"),
+                    *("-o", str(export), str(report)),
+                ],
+                self.timeout,
+            )
+            if export.exists():
+                export.rename(self.file(name, NSYS))
+                return ""
+            return text or "nsys exported nothing"
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def call(
+        self, command: Sequence[str], timeout: float, variables: dict[str, str] | None = None
+    ) -> str:
+        """Run a command: "" when it succeeds, else the end of what it said."""
+        left = max(1.0, min(timeout, self.ends + GRACE_S - time.monotonic()))
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **(variables or {})},
+            start_new_session=True,  # so that it can be ended with everything it started
+        ) as process:
+            try:
+                said, _ = process.communicate(timeout=left)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                said, _ = process.communicate()
+                return f"{said[-1500:]}\nstopped after {left:.0f} s"
+        return "" if process.returncode == 0 else f"{said[-1500:]}\nexit code {process.returncode}"
+
+
+def here(*arguments: str) -> list[str]:
+    """This script with other arguments."""
+    return [sys.executable, str(Path(__file__).resolve()), *arguments]
+
+
+def file_name(name: str, kind: str) -> str:
+    """The file of a variant's trace in a format."""
+    return f"{name}.{kind}.{'sqlite' if kind == NSYS else 'json.gz'}"
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as indented JSON."""
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def environment() -> dict[str, str]:
+    """The GPU and the versions that matter."""
+    import platform
+
+    import torch
+
+    return {
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "python": platform.python_version(),
+    }
+
+
+class Names(click.ParamType):
+    """Variants, separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[str]:
+        """Check that there are such variants."""
+        names = [name for name in value.split(",") if name]
+        for name in names:
+            if name != PROBE and name not in VARIANTS:
+                self.fail(f"no variant {name!r}; all of them: {', '.join(VARIANTS)}", param, ctx)
+        return names
+
+
+@click.group(invoke_without_command=True)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to write to.")
+@click.option("--only", type=Names(), multiple=True, help="Variants, or probe; all by default.")
+@click.option("--kineto/--no-kineto", default=True, help="Record by torch.profiler.")
+@click.option("--nsys", type=click.Path(path_type=Path), help="nsys, to record with it, too.")
+@click.option("--importer", type=click.Path(path_type=Path), help="QdstrmImporter, if needed.")
+@click.option("--importer-libs", help="LD_LIBRARY_PATH for QdstrmImporter.")
+@click.option("--jobs", default=3, show_default=True, help="Variants at a time.")
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds for one variant.")
+@click.option("--budget", default=420.0, show_default=True, help="Seconds for everything.")
+@click.option("--tar", type=click.Path(path_type=Path), help="Pack everything into this .tar.gz.")
+@click.option("--cpu", is_flag=True, help="Try it without a GPU: traces without GPU work.")
+@click.pass_context
+def main(
+    context: click.Context,
+    out: Path | None,
+    only: Sequence[list[str]],
+    kineto: bool,
+    nsys: Path | None,
+    importer: Path | None,
+    importer_libs: str | None,
+    jobs: int,
+    timeout: float,
+    budget: float,
+    tar: Path | None,
+    cpu: bool,
+) -> None:
+    """Record the labelled suite (see the head of this file)."""
+    if context.invoked_subcommand is not None:
+        return
+    if out is None:
+        raise click.UsageError("--out is missing")
+    started = time.monotonic()
+    import torch
+
+    if not torch.cuda.is_available() and not cpu:
+        raise click.ClickException("no CUDA GPU: the suite can only be recorded on one")
+    out.mkdir(parents=True, exist_ok=True)
+    out = out.resolve()
+    lock = out / ".lock"
+    os.environ[LOCK] = str(lock)
+    names = [name for group in only for name in group] or [PROBE, *VARIANTS]
+    if cpu:
+        names = [name for name in names if name != PROBE and not VARIANTS[name].label.cuda]
+    tasks = []
+    if kineto:
+        tasks += [Task(name, FORMATS[:2]) for name in names]
+    if nsys is not None:
+        tasks += [Task(name, (NSYS,)) for name in names]
+    suite = Suite(out, nsys, importer, importer_libs, timeout, started + budget)
+    suite.run(tasks, jobs)
+    lock.unlink(missing_ok=True)
+
+    write_json(out / "labels.json", {name: labels()[name] for name in names if name != PROBE})
+    if PROBE in names:
+        write_json(out / "probe.json", probe_rows())
+    write_json(out / "record.json", {**environment(), "outcome": suite.outcome})
+    said = [text for by_format in suite.outcome.values() for text in by_format.values()]
+    click.echo(
+        f"{sum(text == 'ok' for text in said)} of {len(said)} traces recorded "
+        f"in {time.monotonic() - started:.0f} s"
+    )
+    for name, by_format in suite.outcome.items():
+        for kind, text in by_format.items():
+            if text not in ("ok", "no time left"):
+                click.echo(f"--- {name} {kind}\n{text}")
+    if tar is not None:
+        tar.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(tar, "w:gz") as archive:
+            for path in sorted(out.iterdir()):
+                if path.is_file() and path.resolve() != tar.resolve():
+                    archive.add(path, arcname=f"suite/{path.name}")
+        click.echo(f"Wrote {tar} ({tar.stat().st_size:,} bytes)")
+
+
+def probe_rows() -> list[dict[str, Any]]:
+    """The probe's rows, as probe.json holds them: by the step each is."""
+    return [
+        {"step": WARM_ROWS + i, "row": name, "code": row.code, "blocks": row.blocks}
+        for i, (name, row) in enumerate(ROWS.items())
+    ]
+
+
+@main.command("one")
+@click.argument("name", type=click.Choice([PROBE, *VARIANTS]))
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path))
+def one_command(name: str, out: Path) -> None:
+    """Record one variant by torch.profiler, with stacks and without."""
+    out.mkdir(parents=True, exist_ok=True)
+    run = Run.ready(name)
+    try:
+        warm_profiler(run)
+        for kind in FORMATS[:2]:
+            record(run, out / file_name(name, kind), stack=kind == "kineto_stack")
+    finally:
+        run.close()
+    leave()
+
+
+@main.command("steps")
+@click.argument("name", type=click.Choice([PROBE, *VARIANTS]))
+def steps_command(name: str) -> None:
+    """Run one variant's steps for Nsight: an NVTX range each, in cudaProfilerStart and Stop."""
+    import torch
+
+    run = Run.ready(name)
+    try:
+        with gpu(alone=True):
+            run.settle()
+            torch.cuda.profiler.start()
+            for index, step in enumerate(run.steps):
+                torch.cuda.nvtx.range_push(f"step#{index}")
+                step()
+                torch.cuda.nvtx.range_pop()
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()
+    finally:
+        run.close()
+
+
+def leave() -> None:
+    """Exit without tearing down: a variant may hold raw streams, threads and graphs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

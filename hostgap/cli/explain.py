@@ -1,0 +1,33 @@
+"""`hostgap explain CODE`: what a rule sees, why it costs, and what to do instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Explain a rule or a code.")
+@click.argument("code")
+@click.option(
+    "--rules",
+    "folders",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    envvar="HOSTGAP_RULES",
+    help="A folder of rules of your own. Repeatable.",
+)
+def command(code: str, folders: tuple[Path, ...]) -> None:
+    """Explain a rule or a code.
+
+    CODE is that of a finding (HG101), or of a remark on the trace (HG904).
+    """
+    from hostgap.diagnosis.explain import explain
+    from hostgap.diagnosis.registry import load_rules
+    from hostgap.output.printable import printable
+
+    registry = load_rules(folders)
+    for problem in registry.problems:
+        click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
+    click.echo(explain(registry, code))

@@ -1,0 +1,41 @@
+"""`hostgap rules`: every rule, with what it looks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="List the rules.")
+@click.option(
+    "--rules",
+    "folders",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    envvar="HOSTGAP_RULES",
+    help="A folder of rules of your own. Repeatable.",
+)
+def command(folders: tuple[Path, ...]) -> None:
+    """List the rules.
+
+    What one means, with an example and what to do: hostgap explain CODE.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from hostgap.diagnosis.registry import load_rules
+    from hostgap.output.printable import printable
+
+    registry = load_rules(folders)
+    for problem in registry.problems:
+        click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("code", no_wrap=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what is wrong")
+    for code, rule in registry.rules.items():
+        table.add_row(Text(code, "cyan"), Text(printable(rule.name)), Text(printable(rule.title)))
+    Console(highlight=False).print(table)

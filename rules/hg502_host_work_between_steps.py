@@ -1,0 +1,79 @@
+"""HG502 host-work-between-steps: the GPU waits while the host prepares the next step.
+
+## What it sees
+Idle time between the last launch of a step and the first of the next, during which the launching
+thread runs Python or framework ops: scheduling, sampling on the CPU, detokenising, building the
+inputs of the next step. Waits for the GPU or for other threads in between are other rules'.
+
+## Why it costs
+The GPU has finished the step and nothing is queued behind it. The host's work is then paid in
+full, once a step, and grows with the number of requests.
+
+## Example
+    while requests:
+        tokens = model(inputs).tolist()
+        for request, token in zip(requests, tokens):
+            request.append(token)             # the GPU waits for all of this
+        inputs = schedule(requests)
+
+## Use instead
+    while requests:
+        future = model(inputs)                # returns once launched
+        finish(previous)                      # the host works on step k-1 meanwhile
+        previous, inputs = future, schedule_ahead(requests)
+
+Launch the next step first and do the bookkeeping of the one before while it runs; move what needs
+no Python (detokenising, logging) to another process.
+
+## Options
+- `min-host-us` (100): exposed host time between two steps, on average, below which it is merely
+  the loop.
+- `min-share` (0.1): share of the GPU's idle time that it must be; below that the steps themselves
+  are what is slow.
+
+## Sources
+vLLM's asynchronous scheduling (vllm#19970); SGLang's overlap scheduler; TensorRT-LLM's overlap
+scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hostgap.analysis.causes import Cause
+from hostgap.diagnosis import rule as base
+from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.rule import Match, Need, Rule
+
+
+class Options(base.Options, frozen=True):
+    """Thresholds of HG502."""
+
+    min_host_us: float = 100
+    min_share: float = 0.1
+
+
+class HostWorkBetweenSteps(Rule):
+    """The host works between two steps while the GPU has nothing to do."""
+
+    code = "HG502"
+    name = "host-work-between-steps"
+    title = "The GPU waits for host work between two steps"
+    advice = "Launch the next step first, and do this while it runs; or move it off the thread."
+    needs = (Need.API_CALLS, Need.STEPS)
+    options = Options
+
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        """The costliest places of exposed host work between steps."""
+        parts = context.parts
+        work = context.caused_by(Cause.PYTHON, Cause.DISPATCH, Cause.UNTRACED)
+        work &= context.parts_in(context.between_steps)
+        # what is not traced counts under an annotation: then it has a name
+        work &= (parts.cause != Cause.UNTRACED) | (parts.site >= 0) | (parts.op >= 0)
+        total = int(parts.length[work].sum())
+        if total < options.min_host_us * 1e3 * context.steps:
+            return
+        if total < options.min_share * context.idle():
+            return
+        for site, rows in context.idle_by_place(work):
+            each = int(parts.length[rows].sum()) / context.steps / 1e3
+            yield context.idle_match(site, rows, f"{self.title}: {each:,.0f} us of idle a step")

@@ -1,0 +1,69 @@
+"""HG510 remote-wait: the launching thread waits for another process.
+
+## What it sees
+Idle time of the GPU while the launching thread stands in a zmq `recv` or `poll`, a pipe of
+multiprocessing, a queue in shared memory, or a barrier of torch.distributed, by its stacks. An
+engine that has no request to run waits too: that is HG512.
+
+## Why it costs
+What the other process does, and the hand-over with its serialisation, stand between two steps.
+
+## Example
+    while True:
+        batch = socket.recv_pyobj()           # the scheduler's process answers after step k
+        socket.send_pyobj(step(batch))
+
+## Use instead
+    batch = socket.recv_pyobj()
+    while True:
+        future = step(batch)                  # runs while the next batch is being scheduled
+        batch = socket.recv_pyobj()
+        socket.send_pyobj(future.result())
+
+Ask for the next batch before this one is done; put what every step needs into one process; shared
+memory instead of pickles.
+
+## Options
+None.
+
+## Sources
+vLLM's multi-process engine and its shm_broadcast; vllm#19970, which lists the serialisation as a
+cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from hostgap.analysis.causes import Cause
+from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.rule import Match, Need, Rule
+
+
+class RemoteWait(Rule):
+    """The GPU waits for another process."""
+
+    code = "HG510"
+    name = "remote-wait"
+    title = "The launching thread waits for another process"
+    advice = "Ask for the next batch before this one is done; keep the step in one process."
+    needs = (Need.API_CALLS, Need.STACKS)
+
+    def find(self, context: Context, options: object) -> Iterator[Match]:
+        """The places at which launching threads wait while the GPU is idle."""
+        parts, waits = context.parts, context.caused_by(Cause.REMOTE_WAIT) & ~context.no_work
+        site = parts.site.copy()
+        for code in np.unique(parts.thread[waits]).tolist():
+            rows = np.flatnonzero(waits & (parts.thread == code))
+            thread = context.host[code]
+            # who calls the library that waits, and not the library
+            event = context.outermost_caused(code, Cause.REMOTE_WAIT)[
+                context.events_at(code, parts.start[rows])
+            ]
+            above = thread.nested.parent[event]
+            site[rows] = np.where((event >= 0) & (above >= 0), thread.site[above], site[rows])
+        for place, rows in context.idle_by_place(waits, parts=replace(parts, site=site)):
+            each = int(parts.length[rows].sum()) / context.steps / 1e3
+            yield context.idle_match(place, rows, f"{self.title}: {each:,.0f} us of idle a step")

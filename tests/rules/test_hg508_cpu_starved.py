@@ -1,0 +1,39 @@
+"""HG508: the process gets less CPU than it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hostgap.analysis.examine import examine
+from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.rule import Match
+from hostgap.rules.hg508_cpu_starved import RECORDED, CpuStarved, Options
+from tests.analysis.build import LAUNCH, Event, call, kernel
+from tests.rules.check import not_applicable, repeated, sample
+
+
+def step(t: int, i: int) -> Iterator[Event]:
+    yield call(LAUNCH, t + 2_000, t + 8_000, i)
+    yield kernel(t + 10_000, t + 60_000, i)
+
+
+def found(**measured: Any) -> list[Match]:
+    """What the rule says of figures beside a trace of 100 us a step."""
+    trace = replace(repeated(step, 100_000), metadata={RECORDED: measured})
+    return list(CpuStarved().find(Context(examine(trace)), Options()))
+
+
+def test_fires_on_what_was_measured() -> None:
+    (match,) = found(run_delay_ns=5_000, throttled_ns=40_000, threads=64, cores=4)
+    said = "5% of the step ready but not run, throttled for 40 us a step, 64 threads on 4 cores"
+    assert match.title.endswith(said)
+
+
+def test_silent_where_the_process_gets_its_cpu() -> None:
+    assert found(run_delay_ns=1_000, throttled_ns=0, threads=4, cores=8) == []
+
+
+def test_silent_without_figures() -> None:
+    assert "hostgap profile" in not_applicable("HG508", sample("eager.json.gz"))
