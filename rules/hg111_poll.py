@@ -40,7 +40,7 @@ import numpy as np
 
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.host import sweep
-from hostgap.analysis.intervals import Intervals, union
+from hostgap.analysis.intervals import Intervals
 from hostgap.analysis.parts import sum_by
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
@@ -75,7 +75,7 @@ class Poll(Rule):
             mine = [runs[head] for head in heads.tolist()]
             calls = np.concatenate(mine)
             last = np.array([run[-1] for run in mine], np.int64)
-            edit = Edit(cut=union(context.call_start[heads], context.call_end[last]))
+            edit = Edit(unblock=last)  # the replay takes a run of queries for one wait
             each = len(calls) / len(mine)
             title = f"The launching thread asks {each:,.0f} times in a row whether the GPU is done"
             yield Match(calls=calls, edit=edit, site=site, count=len(mine), title=title)

@@ -65,9 +65,10 @@ class LaunchStorm(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """One match for the whole window."""
-        calls = context.calls_of(Role.LAUNCH)
         launched = context.launched
         ops = launched.op[~launched.graph]
+        # what a capture records runs later, from its graph
+        calls = np.intersect1d(context.calls_of(Role.LAUNCH), launched.call[~launched.graph])
         if len(calls) < FEWEST * context.steps or len(ops) == 0:
             return
         waits = context.idle(

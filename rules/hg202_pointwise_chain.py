@@ -2,18 +2,18 @@
 
 ## What it sees
 Three or more short elementwise, reduction or softmax kernels in a row on one stream, launched by
-one run of one function, with no matrix product between: a norm, a rotary embedding, a mask, a loss
-written out. Copies on the device between them belong to the chain. Chains with the same kernels at
-the same place are one finding, whose count is how often the chain runs; with more than ten,
-those of one place are one finding, and what is left is the last. Left out are kernels inside
+one run of one function, with no matrix product between: a norm, a rotary embedding, a mask, a
+loss written out. Copies on the device between them belong to the chain. Chains with the same
+kernels at the same place are one finding, whose count is how often the chain runs; with more than
+ten, those of one place are one finding, and what is left is the last. Left out are kernels inside
 CUDA graphs, where fewer launches save little, kernels that Inductor made, and attention written
 out (HG204).
 
 ## Why it costs
 Each kernel reads what the one before wrote, and takes the host a launch of 5 to 15 us for 1 or 2
-us of work. The predicted saving keeps one kernel of ten and one more for every reduction after the
-first, each as long as the longest it replaces, and no host time but that of the other launches and
-the framework ops around them.
+us of work. The predicted saving keeps one kernel of ten and one more for every reduction after
+the first, each as long as the longest it replaces, and no host time but that of the other
+launches and the framework ops around them.
 
 ## Example
     def norm(x, weight, eps):                     # 8 kernels

@@ -9,8 +9,8 @@ a low-rank pair in a row looks the same.
 
 ## Why it costs
 In decoding, each product reads its weights and does little else; three small ones take three
-launches and leave the GPU half empty each. The predicted saving is that of the launches alone: the
-joint product is taken to last as long as its parts together.
+launches and leave the GPU half empty each. The predicted saving is that of the launches alone:
+the joint product is taken to last as long as its parts together.
 
 ## Example
     q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)

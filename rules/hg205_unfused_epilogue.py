@@ -1,9 +1,9 @@
 """HG205 unfused-epilogue: a bias add and an activation, each a kernel behind its product.
 
 ## What it sees
-A matrix product or convolution, then an add, then an activation (GELU, ReLU, SiLU, sigmoid, tanh),
-both in one function and nothing else with them. Longer rows are HG202. An activation alone behind
-a product is not reported: torch.compile would leave it a kernel too.
+A matrix product or convolution, then an add, then an activation (GELU, ReLU, SiLU, sigmoid,
+tanh), both in one function and nothing else with them. Longer rows are HG202. An activation alone
+behind a product is not reported: torch.compile would leave it a kernel too.
 
 ## Why it costs
 Two launches and two passes over the product's result, where the product can add the bias while it

@@ -3,13 +3,13 @@
 ## What it sees
 Chains of three or more kernels that recur within a step and whose first kernel is never followed
 by anything else: proximity score 1, the number of times the chain runs over the number of times
-its first kernel does. The chains with the most launches to save are listed; a chain that lies in a
-longer one is not. Kernels inside CUDA graphs and collectives are left out.
+its first kernel does. The chains with the most launches to save are listed; a chain that lies in
+a longer one is not. Kernels inside CUDA graphs and collectives are left out.
 
 ## Why it costs
-It need not: this rule informs. What always runs in the same order can be fused or captured as one,
-and the list says where to begin, also where HG202 to HG205 do not know the kernels. Findings of
-those and of this one overlap.
+It need not: this rule informs. What always runs in the same order can be fused or captured as
+one, and the list says where to begin, also where HG202 to HG205 do not know the kernels. Findings
+of those and of this one overlap.
 
 ## Example
     for layer in layers:          # the same 76 kernels, 16 times

@@ -61,6 +61,10 @@ class SlowGraphLaunch(Rule):
         launches = context.calls_of(Role.GRAPH_LAUNCH)
         mine = np.flatnonzero((parts.table == CALL) & context.caused_by(Cause.LAUNCH_CALL))
         mine = mine[np.isin(parts.row[mine], launches)]
+        # where the GPU ran dry before the call began, it was something else that made it wait
+        mine = mine[
+            context.call_start[parts.row[mine]] <= context.device.gaps.start[parts.gap[mine]]
+        ]
         exposed = sum_by(parts.row[mine], parts.length[mine], len(api))[launches]
         length = (api.end - api.start)[launches]
         # traced / GRAPH_INFLATION is the least that it takes in truth, and hidden stays hidden

@@ -69,11 +69,10 @@ class HostWorkBetweenSteps(Rule):
         work &= context.parts_in(context.between_steps)
         # what is not traced counts under an annotation: then it has a name
         work &= (parts.cause != Cause.UNTRACED) | (parts.site >= 0) | (parts.op >= 0)
-        total = int(parts.length[work].sum())
-        if total < options.min_host_us * 1e3 * context.steps:
-            return
-        if total < options.min_share * context.idle():
+        if int(parts.length[work].sum()) < options.min_share * context.idle():
             return
         for site, rows in context.idle_by_place(work):
             each = int(parts.length[rows].sum()) / context.steps / 1e3
+            if each < options.min_host_us:  # what is left behind any wait
+                continue
             yield context.idle_match(site, rows, f"{self.title}: {each:,.0f} us of idle a step")

@@ -1,10 +1,10 @@
 """HG601 copy-not-overlapped: a copy within the step while no kernel runs.
 
 ## What it sees
-Uploads and downloads between a step's first and last kernel, 20 us or longer, outside CUDA graphs,
-during which no kernel ran, and which the host does not wait for (those are HG102 and HG104). What
-needs their result is not in a trace: a download is needed by the host alone and can always run
-beside kernels, an upload only where its data is at hand earlier.
+Uploads and downloads between a step's first and last kernel, 20 us or longer, outside CUDA
+graphs, during which no kernel ran, and which the host does not wait for (those are HG102 and
+HG104). What needs their result is not in a trace: a download is needed by the host alone and can
+always run beside kernels, an upload only where its data is at hand earlier.
 
 ## Why it costs
 On the kernels' own stream a copy is one more op in the queue: the copy engine works, the GPU's

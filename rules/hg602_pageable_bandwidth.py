@@ -3,7 +3,8 @@
 ## What it sees
 Copies of 1 MiB or more between the device and pageable memory whose bytes per second are under
 half of what the link does. What it does is the best of the trace's own copies of pinned memory in
-that direction, and at least 12 GB/s, which any PCIe 3.0 x16 slot reaches.
+that direction, and at least what the GPU's PCIe generation reaches: 50 GB/s for Hopper and
+Blackwell (PCIe 5), 24 for Ampere and Ada (PCIe 4), 12 for others.
 
 ## Why it costs
 The driver copies pageable memory to a pinned buffer of its own, piece by piece, and the host
@@ -22,14 +23,16 @@ or `DataLoader(pin_memory=True)`. Pinning itself is slow (HG402): pin once and r
 
 ## Options
 - `min-bytes` (1048576): smallest copy that is looked at.
-- `link-gb-per-s` (12.0): the link's speed where the trace shows no faster copy.
+- `link-gb-per-s` (0.0): the link's speed where the trace shows no faster copy; 0 takes it from the
+  GPU's name.
 
 ## Sources
-CUDA best practices guide, pinned memory; public traces show 3.6 GB/s (RTX 2080 Ti), 4.8 (A100) and
-5.4 (V100) from pageable memory."""
+CUDA best practices guide, pinned memory; public traces show 3.6 GB/s (RTX 2080 Ti), 4.8 (A100)
+and 5.4 (V100) from pageable memory."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -40,6 +43,12 @@ from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Rule
 from hostgap.trace.model import CopyKind, Memory
 
+# PCIe x16 as copies of pinned memory reach it, by the GPU's generation.
+_LINKS = (
+    (re.compile(r"\b(?:H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300|MI3\d\d)"), 50.0),
+    (re.compile(r"\b(?:A100|A800|A10|A30|A40|L4|L40S?|RTX [34]0\d0|RTX A\d+|MI2\d\d)"), 24.0),
+)
+SLOWEST_LINK = 12.0
 MOST_GB_PER_S = 1_000.0  # faster than any link: a size or a time that is wrong
 
 
@@ -47,7 +56,7 @@ class Options(base.Options, frozen=True):
     """Thresholds of HG602."""
 
     min_bytes: int = 1_048_576
-    link_gb_per_s: float = 12.0
+    link_gb_per_s: float = 0.0
 
 
 class PageableBandwidth(Rule):
@@ -68,7 +77,8 @@ class PageableBandwidth(Rule):
             host = gpu.src_mem if direction == CopyKind.H2D else gpu.dst_mem
             large = (gpu.copy_kind == direction) & (size >= options.min_bytes)
             pinned = speed[large & (host == Memory.PINNED) & (speed < MOST_GB_PER_S)]
-            link = max(options.link_gb_per_s, float(pinned.max(initial=0)))
+            usual = options.link_gb_per_s or _link_of(context)
+            link = max(usual, float(pinned.max(initial=0)))
             slow = large & (host == Memory.PAGEABLE) & (speed < link / 2)
             rows = launched.op[slow[launched.op]]
             for site, calls in context.by_site(np.unique(gpu.call[rows])):
@@ -84,3 +94,9 @@ class PageableBandwidth(Rule):
                     title=f"Copies {word} at {rate:.1f} GB/s from pageable memory, {link:.0f} "
                     "GB/s from pinned",
                 )
+
+
+def _link_of(context: Context) -> float:
+    """GB/s of the link of the GPU's generation."""
+    name = context.trace.devices[context.code].name
+    return next((speed for pattern, speed in _LINKS if pattern.search(name)), SLOWEST_LINK)

@@ -1,14 +1,15 @@
-"""HG603 legacy-stream-serialised: a second stream's copies never run beside the default stream.
+"""HG603 legacy-stream-serialised: a second stream's work never runs beside the default stream.
 
 ## What it sees
-Copies on a stream of their own, given to the GPU while the legacy default stream was busy, none of
-which ever runs beside it: each begins only when it is idle. In the window nothing else explains
-that: no cudaStreamWaitEvent and no event wait was recorded.
+Copies, kernels or graphs on a stream of their own, given to the GPU while the legacy default
+stream was busy, none of which ever runs beside it: each begins only when it is idle. In the
+window nothing else explains that: no cudaStreamWaitEvent and no event wait was recorded.
 
 ## Why it costs
 The legacy default stream waits for every other blocking stream, and they for it. A stream made by
-cudaStreamCreate is such a stream: what it was made for, running beside the kernels, never happens.
-The predicted saving takes the copies out of the way, as far as the window has kernels.
+cudaStreamCreate is such a stream: what it was made for, running beside the kernels, never
+happens. The predicted saving takes copies out of the way, as far as the window has kernels; of
+kernels it promises nothing, as no trace says whether the GPU has room for two at once.
 
 ## Example
     cudaStreamCreate(&copies);                         // blocking
@@ -21,7 +22,7 @@ The predicted saving takes the copies out of the way, as far as the window has k
 or build with `--default-stream per-thread`. Streams of torch.cuda.Stream do not block.
 
 ## Options
-- `least` (8): fewest such copies.
+- `least` (4): fewest such launches and copies.
 
 ## Sources
 CUDA runtime API, stream synchronization behaviour of the legacy default stream."""
@@ -38,25 +39,25 @@ from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.copies import hidden
 from hostgap.diagnosis.rule import Match, Rule
-from hostgap.trace.model import CopyKind
+from hostgap.trace.model import GpuKind
 
 LEGACY = (7, 0)  # CUPTI numbers the legacy default stream 7, ROCm 0
-SERIAL_SHARE = 0.8  # of a stream's copies that had to wait
+SERIAL_SHARE = 0.8  # of a stream's launches and copies that had to wait
 _ORDER = re.compile(r"StreamWaitEvent|StreamWaitValue|LaunchHostFunc|StreamAddCallback")
 
 
 class Options(base.Options, frozen=True):
     """Thresholds of HG603."""
 
-    least: int = 8
+    least: int = 4
 
 
 class LegacyStreamSerialised(Rule):
-    """A second stream's copies never run beside the default stream."""
+    """A second stream's work never runs beside the default stream."""
 
     code = "HG603"
     name = "legacy-stream-serialised"
-    title = "Copies on a stream of their own never run beside the legacy default stream"
+    title = "Work on a stream of its own never runs beside the legacy default stream"
     advice = "Create the stream with cudaStreamNonBlocking, or use per-thread default streams."
     options = Options
 
@@ -73,8 +74,8 @@ class LegacyStreamSerialised(Rule):
         mine = gpu.device == context.code
         default = mine & np.isin(gpu.stream, codes)
         busy = union(gpu.start[default], gpu.end[default])
-        crosses = np.isin(gpu.copy_kind[launched.op], (CopyKind.H2D, CopyKind.D2H))
-        rows = launched.op[crosses & ~default[launched.op] & ~launched.graph]
+        first = np.diff(launched.call, prepend=-1) != 0  # of a graph, its first node
+        rows = launched.op[first & ~default[launched.op]]
         found = []
         for stream in np.unique(gpu.stream[rows]).tolist():
             own = rows[gpu.stream[rows] == stream]
@@ -83,12 +84,14 @@ class LegacyStreamSerialised(Rule):
             held = _held(context, own, busy)
             if len(own) and not beside.any() and held.mean() >= SERIAL_SHARE:
                 found.append(own[held])
-        copies = np.concatenate(found) if found else rows[:0]
-        if len(copies) < options.least:
+        work = np.concatenate(found) if found else rows[:0]
+        if len(work) < options.least:
             return
-        for site, calls in context.by_site(np.unique(gpu.call[copies])):
-            here = copies[np.isin(gpu.call[copies], calls)]
-            edit = hidden(context, here, gpu.end[here] - gpu.start[here])
+        for site, calls in context.by_site(np.unique(gpu.call[work])):
+            here = work[np.isin(gpu.call[work], calls)]
+            copies = here[gpu.kind[here] == GpuKind.COPY]
+            # whether the GPU has room for two kernels at once, no trace says
+            edit = hidden(context, copies, gpu.end[copies] - gpu.start[copies])
             yield Match(calls=calls.astype(np.int64), ops=here, edit=edit, site=site)
 
 

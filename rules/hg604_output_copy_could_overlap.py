@@ -1,4 +1,5 @@
-"""HG604 output-copy-could-overlap: a step's results go out, or its inputs in, while the GPU idles.
+"""HG604 output-copy-could-overlap: a step's results go out, or its inputs in, while the GPU
+idles.
 
 ## What it sees
 Downloads after a step's last kernel and uploads before its first, 20 us or longer, outside CUDA
@@ -6,8 +7,8 @@ graphs, during which no kernel ran and for which no call of the copy's own waits
 and HG104). Copies between a step's kernels are HG601.
 
 ## Why it costs
-The next step's kernels do not need this step's results on the host, and this step's kernels do not
-need the next inputs: both copies can run beside kernels, on a stream of their own with two
+The next step's kernels do not need this step's results on the host, and this step's kernels do
+not need the next inputs: both copies can run beside kernels, on a stream of their own with two
 buffers. The predicted saving takes the copies out of the GPU's way, as far as the window has
 kernels to hide them behind; a wait for them remains.
 

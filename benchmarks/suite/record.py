@@ -7,6 +7,8 @@
 
 Needs a CUDA GPU, and hostgap importable. Every variant runs in a process of its own, a few at a
 time; while one is recorded, no other uses the GPU. A variant that fails is reported and skipped.
+By Nsight only variants with evidence there are recorded, and all controls, at most four steps each;
+one variant of each rule comes first, then controls, the probe, and the rest.
 
 Writes NAME.kineto_stack.json.gz (with Python stacks), NAME.kineto.json.gz and NAME.nsys.sqlite,
 labels.json (what is true of each trace), probe.json (the rows of the probe, by step), and
@@ -27,6 +29,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,12 +46,15 @@ PROFILER_WARMUP = 3
 PROBE = "probe"
 LOCK = "HOSTGAP_SUITE_LOCK"
 GRACE_S = 5
-ALONE_S = 20  # the longest that one variant may keep the GPU to itself
-NSYS_EXTRA_S = 60  # on top of the timeout: Nsight's own start, import and export
+# The longest that one variant may keep others from being recorded: alone, and while it gets ready.
+ALONE_S = 15
+READY_S = 30
+NSYS_STEPS = 4
+NSYS_EXPORT_S = 40
 NSYS_OPTIONS = (
-    *("-t", "cuda,nvtx,osrt", "-s", "none", "-b", "none", "--cpuctxsw=none"),
+    *("-t", "cuda,nvtx", "-s", "none", "-b", "none", "--cpuctxsw=none"),
     *("--cuda-graph-trace=node", "-c", "cudaProfilerApi", "--capture-range-end=stop"),
-    *("-f", "true"),
+    *("-f", "true", "--wait=primary"),
 )
 
 
@@ -61,8 +67,8 @@ def gpu(*, alone: bool) -> Iterator[None]:
         return
     with Path(name).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        if alone:  # who hangs must not hold up the others
-            faulthandler.dump_traceback_later(ALONE_S, exit=True)
+        # who hangs must not hold up the others
+        faulthandler.dump_traceback_later(ALONE_S if alone else READY_S, exit=True)
         yield
         faulthandler.cancel_dump_traceback_later()
 
@@ -273,12 +279,12 @@ class Suite:
         try:
             text = self.call(
                 [str(self.nsys), "profile", *NSYS_OPTIONS, "-o", str(base), *here("steps", name)],
-                self.timeout + NSYS_EXTRA_S,
+                self.timeout,
             )
             report, raw = base.with_suffix(".nsys-rep"), base.with_suffix(".qdstrm")
             if not report.exists() and raw.exists() and self.importer is not None:
                 variables = {"LD_LIBRARY_PATH": self.libraries} if self.libraries else {}
-                text += self.call([str(self.importer), "-i", str(raw)], self.timeout, variables)
+                text += self.call([str(self.importer), "-i", str(raw)], NSYS_EXPORT_S, variables)
             if not report.exists():
                 return text or f"nsys wrote {sorted(p.name for p in folder.iterdir())}"
             export = folder / "export.sqlite"
@@ -287,7 +293,7 @@ class Suite:
                     *(str(self.nsys), "export", "--type", "sqlite", "-q", "true", "-f", "true"),
                     *("-o", str(export), str(report)),
                 ],
-                self.timeout,
+                NSYS_EXPORT_S,
             )
             if export.exists():
                 export.rename(self.file(name, NSYS))
@@ -301,22 +307,26 @@ class Suite:
     ) -> str:
         """Run a command: "" when it succeeds, else the end of what it said."""
         left = max(1.0, min(timeout, self.ends + GRACE_S - time.monotonic()))
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, **(variables or {})},
-            start_new_session=True,  # so that it can be ended with everything it started
-        ) as process:
-            try:
-                said, _ = process.communicate(timeout=left)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                said, _ = process.communicate()
-                return f"{said[-1500:]}\nstopped after {left:.0f} s"
-        return "" if process.returncode == 0 else f"{said[-1500:]}\nexit code {process.returncode}"
+        # a file: whoever outlives the command would keep a pipe open
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
+            with subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(variables or {})},
+                start_new_session=True,  # so that it can be ended with everything it started
+            ) as process:
+                try:
+                    process.wait(timeout=left)
+                    end = f"exit code {process.returncode}"
+                except subprocess.TimeoutExpired:
+                    end = f"stopped after {left:.0f} s"
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            file.seek(0)
+            said = file.read()[-1500:]
+        return "" if process.returncode == 0 else f"{said}\n{end}"
 
 
 def here(*arguments: str) -> list[str]:
@@ -327,6 +337,21 @@ def here(*arguments: str) -> list[str]:
 def file_name(name: str, kind: str) -> str:
     """The file of a variant's trace in a format."""
     return f"{name}.{kind}.{'sqlite' if kind == NSYS else 'json.gz'}"
+
+
+def nsys_order(names: Sequence[str]) -> list[str]:
+    """What to record by Nsight, the most telling first, should the time not suffice for all."""
+    first: dict[str, str] = {}
+    controls, probe, rest = [], [], []
+    for name in names:
+        label = None if name == PROBE else VARIANTS[name].label
+        if label is None:
+            probe.append(name)
+        elif label.code is None:
+            controls.append(name)
+        elif NSYS in label.formats and first.setdefault(label.code, name) != name:
+            rest.append(name)
+    return [*first.values(), *controls, *probe, *rest]
 
 
 def write_json(path: Path, value: object) -> None:
@@ -370,7 +395,7 @@ class Names(click.ParamType):
 @click.option("--importer", type=click.Path(path_type=Path), help="QdstrmImporter, if needed.")
 @click.option("--importer-libs", help="LD_LIBRARY_PATH for QdstrmImporter.")
 @click.option("--jobs", default=3, show_default=True, help="Variants at a time.")
-@click.option("--timeout", default=60.0, show_default=True, help="Seconds for one variant.")
+@click.option("--timeout", default=90.0, show_default=True, help="Seconds for one variant.")
 @click.option("--budget", default=420.0, show_default=True, help="Seconds for everything.")
 @click.option("--tar", type=click.Path(path_type=Path), help="Pack everything into this .tar.gz.")
 @click.option("--cpu", is_flag=True, help="Try it without a GPU: traces without GPU work.")
@@ -410,12 +435,13 @@ def main(
     if kineto:
         tasks += [Task(name, FORMATS[:2]) for name in names]
     if nsys is not None:
-        tasks += [Task(name, (NSYS,)) for name in names]
+        tasks += [Task(name, (NSYS,)) for name in nsys_order(names)]
     suite = Suite(out, nsys, importer, importer_libs, timeout, started + budget)
     suite.run(tasks, jobs)
     lock.unlink(missing_ok=True)
 
-    write_json(out / "labels.json", {name: labels()[name] for name in names if name != PROBE})
+    # of all of them, so that a few that are recorded again can be put beside the others
+    write_json(out / "labels.json", labels())
     if PROBE in names:
         write_json(out / "probe.json", probe_rows())
     write_json(out / "record.json", {**environment(), "outcome": suite.outcome})
@@ -468,16 +494,22 @@ def steps_command(name: str) -> None:
     import torch
 
     run = Run.ready(name)
+    steps = run.steps if name == PROBE else run.steps[:NSYS_STEPS]
     try:
-        with gpu(alone=True):
+        with gpu(alone=False):
             run.settle()
-            torch.cuda.profiler.start()
-            for index, step in enumerate(run.steps):
+        # what Nsight does at its start and end takes seconds, in which others may be recorded
+        torch.cuda.profiler.start()
+        with gpu(alone=True):
+            if name != PROBE:
+                run.steps[0]()  # the first behind the start is slow
+            torch.cuda.synchronize()
+            for index, step in enumerate(steps):
                 torch.cuda.nvtx.range_push(f"step#{index}")
                 step()
                 torch.cuda.nvtx.range_pop()
             torch.cuda.synchronize()
-            torch.cuda.profiler.stop()
+        torch.cuda.profiler.stop()
     finally:
         run.close()
 

@@ -50,6 +50,7 @@ MB = 1 << 20
 NO_OPS = "without framework ops it looks like something else"
 NO_STACK = "without Python frames nothing says what the host did"
 NO_GC = "nothing marks a collection that Python frames do not show"
+NO_OS = "recorded without calls of the operating system, a wait looks like work of the host"
 NO_SITE = "without a place, uploads of one size cannot be told apart"
 
 
@@ -68,6 +69,8 @@ class Label:
         missing: format -> why the fault leaves no evidence in it.
         cuda: whether the variant can be made on a GPU only.
         steps: how many steps to record.
+        slack: how many occurrences the whole window may have fewer, or more, than `per_step` says:
+            the last step's fault may need a next step, the first step's may find nothing to do.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Label:
     missing: Mapping[str, str] = field(default_factory=dict)
     cuda: bool = False
     steps: int = 6
+    slack: int = 0
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -93,6 +97,7 @@ class Label:
             "file": "variants.py" if self.site else None,
             "site": self.site,
             "per_step": self.per_step,
+            "slack": self.slack,
             "formats": list(self.formats),
             "also": dict(self.also),
             "missing": dict(self.missing),
@@ -119,13 +124,23 @@ def variant(
     missing: Mapping[str, str] | None = None,
     cuda: bool = False,
     steps: int = 6,
+    slack: int = 0,
 ) -> Callable[[Callable[[Bench], Step]], Callable[[Bench], Step]]:
     """Register a variant under the name of its function."""
 
     def register(make: Callable[[Bench], Step]) -> Callable[[Bench], Step]:
         what = (make.__doc__ or "").strip().splitlines()[0]
         label = Label(
-            make.__name__, what, code, site, per_step, also or {}, missing or {}, cuda, steps
+            make.__name__,
+            what,
+            code,
+            site,
+            per_step,
+            also or {},
+            missing or {},
+            cuda,
+            steps,
+            slack,
         )
         VARIANTS[label.name] = Variant(label, make)
         return make
@@ -376,7 +391,10 @@ def bool_branch(bench: Bench) -> Step:
 
 
 def read_every_row(tokens: Tensor) -> list[int]:
-    return [int(row) for row in tokens[:, 0]]
+    read = []
+    for row in range(BATCH):
+        read.append(int(tokens[row, 0]))  # noqa: PERF401  a comprehension is a frame of its own
+    return read
 
 
 @variant("HG101", site="read_every_row", per_step=BATCH, also=DRAINS)
@@ -604,6 +622,7 @@ def free_scratch(runtime: ctypes.CDLL, pointer: ctypes.c_void_p) -> None:
     per_step=1,
     also={**DRAINS, "HG401": "the buffer that is freed was allocated in the step, too"},
     cuda=True,
+    slack=1,
 )
 def implicit_sync(bench: Bench) -> Step:
     """A raw device buffer is freed in the step, which drains the device."""
@@ -741,6 +760,7 @@ def detokenize(tokens: Tensor) -> int:
         "HG604": "the output could be copied during the next step",
     },
     cuda=True,
+    slack=1,
 )
 def overlap_broken(bench: Bench) -> Step:
     """The output of a step is waited for and handled before the next is launched."""
@@ -799,6 +819,7 @@ def rotate_and_norm(x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor) -> Tens
         "HG206": "two copies of half the heads a round",
         "HG207": "four rounds launch the same kernels",
         "HG302": "the chain splits the step in two graphs",
+        "HG305": "its result is copied into the second graph's input",
         "HG504": "the host is busy dispatching the chain",
         "HG505": "and in the Python between its ops",
     },
@@ -1234,7 +1255,8 @@ def graph_breaks(bench: Bench) -> Step:
 def grow_buffers(kept: list[Tensor], device: str) -> None:
     import torch
 
-    kept.extend(torch.empty(24 * MB, dtype=torch.uint8, device=device) for _ in range(4))
+    for _ in range(4):
+        kept.append(torch.empty(24 * MB, dtype=torch.uint8, device=device))  # noqa: PERF401
 
 
 @variant(
@@ -1436,7 +1458,10 @@ def gc_pressure(bench: Bench) -> Step:
 
 
 def schedule_requests() -> int:
-    return think(50_000)
+    total = 0
+    for i in range(50_000):  # here, not in a function that would be the place
+        total += i & 7
+    return total
 
 
 @variant(
@@ -1455,11 +1480,13 @@ def host_work(bench: Bench) -> Step:
     return step
 
 
-def update_books(x: Tensor) -> Tensor:
+def update_books(x: Tensor) -> int:
+    total = 0
     for _ in range(32):
         x = x + 1
-        think(1_500)
-    return x
+        for i in range(1_500):
+            total += i & 7
+    return total
 
 
 @variant(
@@ -1487,10 +1514,9 @@ def python_bound(bench: Bench) -> Step:
     return step
 
 
-def reshape_again(x: Tensor) -> Tensor:
-    for _ in range(600):
-        x = x.transpose(0, 1).view_as(x.t())
-    return x
+def reshape_again(x: Tensor) -> None:
+    for _ in range(300):
+        x.transpose(0, 1).view_as(x.t())  # of x itself: no chain of views grows
 
 
 @variant(
@@ -1522,11 +1548,12 @@ def next_request(requests: queue.Queue[int]) -> int:
     "HG503",
     site="next_request",
     per_step=1,
-    missing={PLAIN: NO_STACK},
+    missing={PLAIN: NO_STACK, NSYS: NO_OS},
     also={
         "kineto:HG502": "without frames a wait is work of the host",
         "kineto:HG505": "without frames a wait is Python",
     },
+    slack=1,
 )
 def queue_wait(bench: Bench) -> Step:
     """Every step waits for a request from a thread that is slow to make it."""
@@ -1557,7 +1584,7 @@ def back_off() -> None:
     "HG503",
     site="back_off",
     per_step=1,
-    missing={PLAIN: NO_STACK},
+    missing={PLAIN: NO_STACK, NSYS: NO_OS},
     also={
         "kineto:HG502": "without frames a sleep is work of the host",
         "kineto:HG505": "without frames a sleep is Python",
@@ -1609,9 +1636,33 @@ def host_metadata(bench: Bench) -> Step:
     return step
 
 
-def tokenize(stop: threading.Event) -> None:
-    while not stop.is_set():
-        think(2_000)
+class Tokenizer:
+    """A thread that computes in Python for 12 ms whenever it is asked to, and else sleeps."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def start(self) -> None:
+        """Have it compute."""
+        self._asked.set()
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended = True
+        self._asked.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            self._asked.wait()
+            if self._ended:
+                return
+            self._asked.clear()
+            for _ in range(150):  # short, or it would still compute when the profiler stops
+                think(2_000)
 
 
 @variant(
@@ -1619,23 +1670,29 @@ def tokenize(stop: threading.Event) -> None:
     site="decode_beside_tokenizer",
     missing={PLAIN: NO_STACK, NSYS: NO_STACK},
     also={
-        "HG502": "what the host does while it has no lock cannot be told from work",
-        "HG505": "nor from Python",
+        **OUTSIDE,
+        "HG201": "the host is late for each of these launches",
+        "HG202": "they are pointwise kernels in a row",
+        "HG207": "each is like the one before",
         "HG307": "the lock is waited for when the launch call returns",
+        "HG502": "what the host does while it has no lock cannot be told from work",
+        "HG504": "an op waits for the lock, too",
+        "HG505": "and so does Python",
     },
     cuda=True,
 )
 def gil_contention(bench: Bench) -> Step:
     """Another thread runs Python and keeps the interpreter's lock."""
     replay = bench.captured_step()
-    stop = threading.Event()
-    thread = threading.Thread(target=tokenize, args=(stop,), daemon=True)
-    thread.start()
-    bench.on_close(stop.set)
+    tokenizer = Tokenizer()
+    bench.on_close(tokenizer.end)
+    x = bench.tensor(BATCH, 1024)
 
     def decode_beside_tokenizer() -> None:
-        for _ in range(2):
-            replay()
+        tokenizer.start()
+        replay()
+        for _ in range(8):
+            x.add_(1)  # an op gives the lock away, and its call needs it back
 
     return decode_beside_tokenizer
 
@@ -1689,11 +1746,12 @@ def remote_wait(bench: Bench) -> Step:
     return step
 
 
-def fill_token_bitmask(mask: Tensor, allowed: list[int]) -> Tensor:
-    think(40_000)
-    mask.fill_(-100.0)
-    mask[:, allowed] = 0.0
-    return mask
+def fill_token_bitmask(mask: memoryview, allowed: bytes) -> None:
+    for place in range(len(mask)):
+        bits, first = 0, place * 8 % len(allowed)
+        for bit in range(8):
+            bits |= allowed[first + bit] << bit
+        mask[place] = bits
 
 
 @variant(
@@ -1702,10 +1760,11 @@ def fill_token_bitmask(mask: Tensor, allowed: list[int]) -> Tensor:
     per_step=1,
     missing={PLAIN: NO_STACK, NSYS: NO_STACK},
     also={
-        **OUTSIDE,
         **UPLOAD,
+        "HG302": "the sampler is a graph of its own",
         "HG502": "filling is work of the host",
-        "HG505": "in Python",
+        "HG504": "and the GPU waits while the upload is dispatched",
+        "HG505": "and it is Python",
         "HG601": "the sampler waits for the copy",
     },
 )
@@ -1714,14 +1773,24 @@ def grammar_mask(bench: Bench) -> Step:
     import torch
 
     replay = bench.captured_step()
-    mask = bench.pinned(BATCH, bench.config.vocab_size, dtype=torch.float32)
-    target = mask.to(bench.device)
-    allowed = list(range(0, bench.config.vocab_size, 7))
+    size = bench.config.vocab_size
+    host = bench.pinned(BATCH * size // 8, dtype=torch.uint8)
+    mask = memoryview(host.numpy())
+    target = host.to(bench.device)
+    shifts = torch.arange(8, dtype=torch.uint8, device=bench.device)
+    allowed = bytes(token % 7 == 0 for token in range(size))
+
+    def sample() -> Tensor:
+        bits = (target[:, None] >> shifts) & 1
+        return bench.logits.masked_fill(bits.view(BATCH, size) == 0, -100.0).argmax(dim=-1)
+
+    choose, _ = bench.captured(sample)
 
     def step() -> None:
         replay()
-        target.copy_(fill_token_bitmask(mask, allowed), non_blocking=True)
-        (bench.logits + target).argmax(dim=-1)
+        fill_token_bitmask(mask, allowed)
+        target.copy_(host, non_blocking=True)
+        choose()
 
     return step
 
@@ -1737,20 +1806,24 @@ def load_adapter(host: Tensor, target: Tensor) -> None:
     "HG601",
     site="load_adapter",
     per_step=1,
-    also=UPLOAD,
+    also={**SAME_SIZE, "HG302": "the upload splits the step in two graphs"},
     cuda=True,
 )
 def copy_not_overlapped(bench: Bench) -> Step:
-    """A large upload that a later step needs runs on the stream that computes."""
+    """Between two captured halves, a large upload runs on the stream that computes."""
     import torch
 
-    replay = bench.captured_step()
+    parts, layers = bench.eager, bench.config.n_layers
+    half = layers // 2
+    first, x = bench.captured(lambda: parts.layers(parts.embedded(), 0, half))
+    second, _ = bench.captured(lambda: parts.choose(parts.layers(x, half, layers)))
     host = bench.pinned(16 * MB, dtype=torch.uint8)
     target = bench.bytes(16 * MB)
 
     def step() -> None:
+        first()
         load_adapter(host, target)
-        replay()
+        second()
 
     return step
 
@@ -1828,31 +1901,32 @@ def legacy_stream(bench: Bench) -> Step:
 
 
 def return_output(host: Tensor, values: Tensor) -> None:
-    host.copy_(values)
+    host.copy_(values, non_blocking=True)
 
 
-@variant(
-    "HG604",
-    site="return_output",
-    per_step=1,
-    also={
-        **DRAINS,
-        "HG102": "it is a download that blocks",
-        "HG601": "nothing is computed while it is copied",
-    },
-    cuda=True,
-)
+@variant("HG604", site="return_output", per_step=1, cuda=True)
 def output_copy(bench: Bench) -> Step:
-    """The output is copied to pinned memory while the next step waits."""
+    """A large output is copied on the stream that computes, where the next step waits for it."""
     import torch
 
     replay = bench.captured_step()
-    host = bench.pinned(8 * MB, dtype=torch.uint8)
     values = bench.bytes(8 * MB)
+    slots = itertools.cycle(
+        [(bench.pinned(8 * MB, dtype=torch.uint8), torch.cuda.Event()) for _ in range(2)]
+    )
+    before: list[Any] = []
 
-    def step() -> None:
+    def step() -> int:
         replay()
+        host, event = next(slots)
         return_output(host, values)
+        event.record()
+        before.append((host, event))
+        if len(before) < 2:
+            return 0
+        host, event = before.pop(0)
+        event.synchronize()  # of the step before: the GPU has this one to do meanwhile
+        return host.data_ptr()
 
     return step
 
@@ -1884,13 +1958,13 @@ def control_gpu_bound(bench: Bench) -> Step:
 @variant()
 def control_gemm_loop(bench: Bench) -> Step:
     """Many launches, each of a kernel longer than it takes to launch."""
-    return products(bench, 24, 4096)
+    return products(bench, 24)
 
 
-@variant()
+@variant(steps=4)
 def control_item_gpu_bound(bench: Bench) -> Step:
     """A scalar is read while the GPU is busy for long: the read costs nothing to speak of."""
-    multiply = products(bench, 8)
+    multiply = products(bench, 8, 16384)  # about 100 ms
 
     def step() -> None:
         multiply()[0, 0].item()
@@ -2040,3 +2114,5 @@ def labels() -> dict[str, dict[str, Any]]:
 # Inductor's default cache folder carries the user's name, which would then stand in frames of
 # compiled code. To be set before torch is imported.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "inductor"))
+# Without a pool of compilers, whose processes would outlive a variant that is stopped.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

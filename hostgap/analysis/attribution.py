@@ -8,6 +8,7 @@ g0 until `C` returned is the cause, innermost event first. The pieces of a gap a
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
 BLOCK = 1 << 15  # gaps swept at once
 STALL_FACTOR = 10  # a gap this many times its graph's usual one waits for the submission
 STALL_FLOOR_NS = 2_000
+_PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 IDLE = (Cause.UNTRACED, Cause.INPUT_WAIT)  # what a thread that waits for another shows
 
 
@@ -64,6 +66,7 @@ class Attribution:
         copies = np.flatnonzero(waits >= 0)
         self._block_start[waits[copies]] = self._call_start[copies]
         self._overheads = self._overhead(clock)
+        self._switching = profiler_steps(trace, clock)
         self._capturing = self._captures()
         self._working: dict[int, Intervals] = {}
 
@@ -379,11 +382,37 @@ class Attribution:
                 Cause.UNTRACED,
             )
             parts = _painted(parts, self._capturing[code], Cause.CAPTURE, hidden)
+        if code in self._switching:
+            parts = _painted(parts, self._switching[code], Cause.PROFILER, tuple(Cause))
         owner = self.trace.threads[code].process
         for (process, cause), when in self._overheads.items():
             if process == owner:
                 parts = _painted(parts, when, cause, tuple(Cause))
         return parts
+
+
+def profiler_steps(trace: Trace, clock: Clock) -> dict[int, Intervals]:
+    """thread -> when it was in torch.profiler's own `step()`.
+
+    `step()` ends the range of one ProfilerStep and begins that of the next: what lies between them
+    is the profiler's, not the program's.
+    """
+    ops = trace.host_ops
+    numbers = {
+        code: int(found[1])
+        for code in np.unique(ops.name).tolist()
+        if (found := _PROFILER_STEP.fullmatch(trace.names[code]))
+    }
+    rows = np.flatnonzero(np.isin(ops.name, list(numbers)) & (ops.kind == HostKind.ANNOTATION))
+    number = np.array([numbers[code] for code in ops.name[rows].tolist()], np.int64)
+    spans: dict[int, Intervals] = {}
+    for thread in np.unique(ops.thread[rows]).tolist():
+        mine = ops.thread[rows] == thread
+        at, of = rows[mine], number[mine]
+        next_one = (np.diff(of) == 1) & (ops.start[at[1:]] > ops.end[at[:-1]])
+        start, end = ops.end[at[:-1]][next_one], ops.start[at[1:]][next_one]
+        spans[thread] = union(clock.to_gpu(start), clock.to_gpu(end))
+    return spans
 
 
 def _painted(parts: Parts, merged: Intervals, cause: Cause, instead_of: tuple[Cause, ...]) -> Parts:

@@ -113,7 +113,7 @@ _COMPILE = re.compile(
     r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): "
     r"(?:autotune|benchmark|coordesc|precompile)"
     r"|(?:^|/)triton/compiler/code_generator\.py"
-    r"|(?:^|/)triton/compiler/compiler\.py\(\d+\): (?:compile|_init_handles)$"
+    r"|(?:^|/)triton/compiler/compiler\.py\(\d+\): compile$"
     r"|triton/runtime/autotuner\.py\(\d+\): _?bench"
     r"|triton/runtime/jit\.py\(\d+\): (?:_do_)?compile$"
     r"|\(dynamo_timed\)|^CompileContext\b"
@@ -144,12 +144,14 @@ def overhead_cause(name: str) -> Cause:
 
 # Causes that whatever runs inside them inherits: compiling calls into everything, and so does a
 # data loader that works in the process itself.
-INHERITED = (Cause.COMPILE, Cause.INPUT_WAIT)
+INHERITED = (Cause.COMPILE, Cause.INPUT_WAIT, Cause.REMOTE_WAIT)
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
 # Names users give their own scripts, although the standard library has them too.
 _OFTEN_USERS = {"test", "code", "profile", "trace", "main", "site", "this", "token", "types"}
 _STDLIB = sys.stdlib_module_names - _OFTEN_USERS
+# Frames that have no name in the source: the function around them has.
+_INLINE = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"}
 _LIBRARY = re.compile(
     # Kineto strips what is on sys.path, so a library's path begins with its name
     r"^(?:torch|torchvision|torchaudio|triton|numpy|functorch|nvtx|tqdm|zmq|_pytest|pluggy)[/\\]"
@@ -169,6 +171,8 @@ def is_user_frame(name: str) -> bool:
     """Whether a frame is the user's own code: not torch, not an installed or standard library."""
     parts = frame_parts(name)
     if parts is None or _LIBRARY.search(parts[0]):
+        return False
+    if parts[2] in _INLINE:
         return False
     first = re.split(r"[/\\]", parts[0], maxsplit=1)[0]
     return first.removesuffix(".py") not in _STDLIB

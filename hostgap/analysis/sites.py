@@ -49,17 +49,41 @@ def readable(name: str) -> str:
     return _ADDRESS.sub("", name)
 
 
-def op_chain(host: Host, thread: int, event: int) -> str | None:
-    """The framework ops at and around an event of a thread: `aten::item > aten::_local...`."""
-    trace, events = host.trace, host[thread]
-    chain: list[str] = []
-    at = event
-    while at != NONE:
-        row = events.row[at]
-        if events.table[at] == OP and trace.host_ops.kind[row] == HostKind.OP:
-            chain.append(trace.names[trace.host_ops.name[row]])
-        at = int(events.nested.parent[at])
-    return " > ".join(reversed(chain)) if chain else None
+def op_names(host: Host, calls: NDArray[np.integer]) -> list[tuple[str, ...]]:
+    """The framework ops around n API calls, outermost first."""
+    found: list[tuple[str, ...]] = [()] * len(calls)
+    threads = host.trace.api_calls.thread[calls]
+    for code in np.unique(threads).tolist():
+        mine = np.flatnonzero(threads == code)
+        chains = _op_chains(host, code, host[code].events_of(np.asarray(calls)[mine]))
+        for i, chain in zip(mine.tolist(), chains, strict=True):
+            found[i] = chain
+    return found
+
+
+def _op_chains(host: Host, code: int, event: NDArray[np.intp]) -> list[tuple[str, ...]]:
+    """The framework ops at and around n events of a thread, outermost first."""
+    thread, trace = host[code], host.trace
+    levels = []
+    while (event >= 0).any():
+        at = np.maximum(event, 0)
+        row = thread.row[at]
+        is_op = (event >= 0) & (thread.table[at] == OP)
+        is_op[is_op] = trace.host_ops.kind[row[is_op]] == HostKind.OP
+        name = np.full(len(event), NONE, np.int32)
+        name[is_op] = trace.host_ops.name[row[is_op]]
+        levels.append(name)
+        event = np.where(event >= 0, thread.nested.parent[at], NONE)
+    if not levels:
+        return [()] * len(event)
+    known: dict[bytes, tuple[str, ...]] = {}
+    result = []
+    for codes in np.ascontiguousarray(np.stack(levels[::-1], axis=1)):
+        key = codes.tobytes()
+        if key not in known:
+            known[key] = tuple(trace.names[name] for name in codes.tolist() if name != NONE)
+        result.append(known[key])
+    return result
 
 
 def exact_sites(
@@ -126,24 +150,21 @@ def _with_line(site: Site, called: str, roots: Sequence[Path]) -> Site:
 def call_sites(host: Host, calls: Int32) -> list[Site | None]:
     """Sites of n API calls: their user frame where there is one, else their ops."""
     frames = host.call_sites(calls)
-    threads = host.trace.api_calls.thread[calls]
-    parents = np.full(len(calls), NONE, np.int64)
-    for code in np.unique(threads).tolist():
-        mine = np.flatnonzero(threads == code)
-        event = host[code].events_of(calls[mine])
-        known_events = event >= 0
-        parents[mine[known_events]] = host[code].nested.parent[event[known_events]]
-    known: dict[tuple[int, ...], Site | None] = {}
     precision = frame_precision(host.trace)
+    chains: list[tuple[str, ...]] = [()] * len(calls)
+    bare = np.flatnonzero(frames == NONE)
+    for i, chain in zip(bare.tolist(), op_names(host, calls[bare]), strict=True):
+        chains[i] = chain
+    known: dict[int | tuple[str, ...], Site | None] = {(): None}
     sites = []
-    for i in range(len(calls)):
-        key = (int(frames[i]),) if frames[i] != NONE else (NONE, int(threads[i]), int(parents[i]))
+    for frame, chain in zip(frames.tolist(), chains, strict=True):
+        key = frame if frame != NONE else chain
         if key not in known:
-            if frames[i] != NONE:
-                known[key] = site_of_frame(host.trace.names[frames[i]], precision)
-            else:
-                chain = op_chain(host, int(threads[i]), int(parents[i]))
-                known[key] = site_of_op(chain) if chain else None
+            known[key] = (
+                site_of_op(" > ".join(chain))
+                if frame == NONE
+                else site_of_frame(host.trace.names[frame], precision)
+            )
         sites.append(known[key])
     return sites
 

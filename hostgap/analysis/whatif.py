@@ -19,11 +19,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hostgap.analysis.attribution import profiler_steps
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import EMPTY, Intervals, cut, edges, union
 from hostgap.analysis.syncs import blocking_calls
-from hostgap.trace.model import Int64, Memory, Role
+from hostgap.trace.model import Bool, Int64, Memory, Role, Trace
 
 MOST_EVENTS = 10_000  # calls and ops replayed: whole steps, as many as fit, but at least one
 # How much longer tracing makes host time, measured on an H200 with torch 2.11: an eager step 1.3 to
@@ -33,6 +34,7 @@ GRAPH_INFLATION = 4.0
 # A graph launch as it would be traced: fixed part and per node; and the gap between its nodes.
 GRAPH_LAUNCH_NS, GRAPH_NODE_NS, GRAPH_GAP_NS = 6_000, 600, 400
 LEAD_NS = 3_000  # from a call's start to its op's, where the trace has no example
+POLLS = 8  # queries in a row that are a wait
 ASYNC_NS = 3_000  # what a blocking call takes where there is nothing to wait for
 _NEVER = -(1 << 62)
 _MAY_DRAIN = (Role.FREE, Role.HOST_ALLOC)  # cudaFree and cudaFreeHost wait for the device
@@ -90,6 +92,7 @@ class _Unit:
     before: NDArray[np.intp]  # unit that had to end first, -1 for none
     lead: Int64  # from the call's start
     gap: Int64  # from the end of the unit before
+    late: Bool  # the host was late for it
 
 
 class Replay:
@@ -110,7 +113,8 @@ class Replay:
         launching[gpu.call[mine & (gpu.call >= 0)]] = True
         threads = np.unique(api.thread[launching])
         # calls that neither launch nor wait only take time, which lies between the others
-        acts = launching | blocking_calls(trace) | np.isin(api.role, _MAY_DRAIN)
+        polls = poll_runs(trace)
+        acts = launching | blocking_calls(trace) | np.isin(api.role, _MAY_DRAIN) | (polls >= 0)
         follows = acts & np.isin(api.thread, threads)
         self.steps = self._sample(follows, mine, most)
         low, high = self.steps.start, self.steps.stop
@@ -120,11 +124,15 @@ class Replay:
         self._calls = np.flatnonzero(chosen)
         rows = np.flatnonzero(mine & (steps.op_step >= low) & (steps.op_step < high))
         clock = analysis.clock
-        self._start, self._end = clock.to_gpu(api.start[chosen]), clock.to_gpu(api.end[chosen])
+        begun = np.where(polls >= 0, polls, np.arange(len(api)))[chosen]
+        self._start, self._end = clock.to_gpu(api.start[begun]), clock.to_gpu(api.end[chosen])
         self._graph = api.role[chosen] == Role.GRAPH_LAUNCH
         self._waiting = self._not_working(threads.tolist())
+        switching = profiler_steps(trace, clock)
+        self._profiler = _joined(EMPTY, *(switching[t] for t in threads.tolist() if t in switching))
         self._units(rows)
         self._waits()
+        self._first_calls = self._calls[steps.call_step[self._calls] == low]
         self._unedited: dict[bool, tuple[int, int]] = {}
 
     def _sample(self, follows: NDArray[np.bool_], mine: NDArray[np.bool_], most: int) -> range:
@@ -187,7 +195,7 @@ class Replay:
         latest = np.maximum.accumulate(np.where(owner >= 0, np.arange(len(owner)), 0))
         owner = owner[latest] if len(owner) else owner
         owner = np.maximum(owner, 0)
-        self._unit = _Unit(owner.astype(np.intp), start, end, before, lead, gap)
+        self._unit = _Unit(owner.astype(np.intp), start, end, before, lead, gap, late)
 
     def _waits(self) -> None:
         """Per call: the unit whose end it waited for, -1 without one, and how long it then took."""
@@ -197,6 +205,7 @@ class Replay:
         self._wake = np.zeros(n, np.int64)
         role = trace.api_calls.role[self._calls]
         may = blocking_calls(trace)[self._calls] | np.isin(role, _MAY_DRAIN) | self._pageable()
+        may |= role == Role.QUERY
         calls = np.flatnonzero(may)
         if len(calls) == 0 or len(unit.end) == 0:
             return
@@ -205,6 +214,12 @@ class Replay:
         waited = by_end[np.maximum(found, 0)]
         real = (found >= 0) & (unit.end[waited] > self._start[calls])
         real &= unit.call[waited] <= calls
+        # a copy of pageable memory is staged piece by piece: the call lasts about as long as its op
+        own = np.full(n, -1, np.intp)
+        own[unit.call[::-1]] = np.arange(len(unit.call))[::-1]
+        staged = self._pageable()[calls] & (own[calls] >= 0)
+        waited = np.where(staged, own[calls], waited)
+        real |= staged & (unit.end[waited] > self._start[calls])
         self._wait[calls[real]] = waited[real]
         self._wake[calls[real]] = self._end[calls[real]] - unit.end[waited[real]]
 
@@ -234,7 +249,7 @@ class Replay:
         before, after = self._unedited[untraced], self._ends(edit, untraced=untraced)
         whole = before[1] - after[1]
         n = len(self.steps)
-        if n == 1 or len(edit.unblock) == 0:
+        if n == 1 or not np.isin(edit.unblock, self._first_calls).any():
             return whole
         # the first step begins where the one before left the host: without a wait that one would
         # have left it earlier, so the steps behind the first say what a step gains
@@ -259,7 +274,8 @@ class Replay:
         captured = self._captured(edit)
         if captured.any():
             lead = np.where(captured, np.minimum(lead, LEAD_NS), lead)
-            gap = np.where(captured, np.minimum(gap, GRAPH_GAP_NS), gap)
+            # between ops that were queued the gap is the GPU's own, graph or not
+            gap = np.where(captured & unit.late, np.minimum(gap, GRAPH_GAP_NS), gap)
         host_start, host_end, lead = self._host(edit, lead, untraced=untraced)
         length, gone = self._lengths(edit, length)
         own = np.minimum(ASYNC_NS, host_end - host_start)
@@ -346,13 +362,13 @@ class Replay:
         Host time is stretched piece by piece: a cut one has no length, an untraced one less.
         """
         cuts = [edit.cut]
-        inside = self._captured(edit)
-        for begin, end in zip(edit.capture.start.tolist(), edit.capture.end.tolist(), strict=True):
-            at = self._start[self._unit.call]
-            nodes = int(np.count_nonzero(inside & (at >= begin) & (at < end)))
-            left = begin + GRAPH_LAUNCH_NS + GRAPH_NODE_NS * nodes
-            if left < end:
-                cuts.append(Intervals(np.array([left]), np.array([end])))
+        if len(edit.capture.start) and len(self._calls):
+            begin, end = edit.capture.start, edit.capture.end
+            at = self._start[self._unit.call[self._captured(edit)]]
+            which = np.searchsorted(begin, at, "right") - 1
+            nodes = np.bincount(which, minlength=len(begin))
+            left = np.minimum(begin + GRAPH_LAUNCH_NS + GRAPH_NODE_NS * nodes, end)
+            cuts.append(Intervals(left, end))
         removed = union(
             np.concatenate([c.start for c in cuts]), np.concatenate([c.end for c in cuts])
         )
@@ -362,8 +378,8 @@ class Replay:
         graphs = union(self._start[self._graph], self._end[self._graph])
         if len(edit.capture.start):
             graphs = _joined(graphs, edit.capture)
-        waits = self._waiting if untraced else EMPTY
-        sets = (removed, graphs, waits)
+        waits, profiler = (self._waiting, self._profiler) if untraced else (EMPTY, EMPTY)
+        sets = (removed, graphs, waits, profiler)
         marks = (times, *(edges(each) for each in sets))
         points = np.unique(np.concatenate(marks))
         rate = np.ones(len(points) - 1)
@@ -371,17 +387,18 @@ class Replay:
             rate /= INFLATION
             rate[_inside(graphs, points)] = 1 / GRAPH_INFLATION
             rate[_inside(waits, points)] = 1.0
+            rate[_inside(profiler, points)] = 0.0
         rate[_inside(removed, points)] = 0.0
         work = np.concatenate(([0.0], np.cumsum(np.diff(points) * rate)))
         at = points[0] + np.round(work[np.searchsorted(points, times)]).astype(np.int64)
         n = len(self._start)
         start, end = at[:n], at[n:]
-        if untraced:  # the part of a lead that lies in its call shrinks with the call
-            call = self._unit.call
-            long, short = (self._end - self._start)[call], (end - start)[call]
-            held = np.minimum(np.maximum(lead, 0), long)
-            shrunk = held * np.where(long > 0, short / np.maximum(long, 1), 0)
-            lead = np.where(lead > 0, lead - held + shrunk.astype(np.int64), lead)
+        # the part of a lead that lies in its call shrinks with the call
+        call = self._unit.call
+        long, short = (self._end - self._start)[call], (end - start)[call]
+        held = np.minimum(np.maximum(lead, 0), long)
+        shrunk = (held * (short / np.maximum(long, 1))).astype(np.int64)
+        lead = np.where((lead > 0) & (short < long), lead - held + shrunk, lead)
         return start, end, lead
 
     def _lengths(self, edit: Edit, length: Int64) -> tuple[Int64, NDArray[np.bool_]]:
@@ -401,6 +418,26 @@ class Replay:
         less = np.zeros(n, np.int64)
         np.add.at(less, self._unit_of_row, change)
         return np.maximum(length + less, 0), all_gone
+
+
+def poll_runs(trace: Trace) -> Int64:
+    """Per API call: the first query of the run that it ends, -1 for any other call.
+
+    A thread that asks again and again whether an event has happened waits for it, as if it
+    synchronized: a run is at least `POLLS` queries with no launch, copy or wait between them.
+    """
+    api = trace.api_calls
+    first = np.full(len(api), -1, np.int64)
+    rows = np.flatnonzero(~np.isin(api.role, (Role.OTHER, Role.EVENT)))
+    rows = rows[np.argsort(api.thread[rows], kind="stable")]
+    query = api.role[rows] == Role.QUERY
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = ~(query[1:] & query[:-1]) | (api.thread[rows][1:] != api.thread[rows][:-1])
+    begin = np.flatnonzero(new)
+    last = np.append(begin[1:], len(rows)) - 1
+    run = query[begin] & (last - begin + 1 >= POLLS)
+    first[rows[last[run]]] = rows[begin[run]]
+    return first
 
 
 def _heads(first: NDArray[np.intp], n: int) -> NDArray[np.intp]:

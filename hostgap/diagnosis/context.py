@@ -20,6 +20,7 @@ from hostgap.analysis.sites import (
     call_sites,
     exact_sites,
     frame_precision,
+    op_names,
     site_of_frame,
     site_of_op,
 )
@@ -30,7 +31,7 @@ from hostgap.diagnosis.chains import KernelSequence
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import Launches, launches
 from hostgap.diagnosis.rule import Match, Need, WaitRule
-from hostgap.diagnosis.waits import Waits, find_waits, op_names, pageable_copies
+from hostgap.diagnosis.waits import Waits, find_waits, pageable_copies
 from hostgap.trace.kernels import KernelClass, kernel_class
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
 
@@ -345,9 +346,9 @@ class Context:
 
     @cached_property
     def between_steps(self) -> Intervals:
-        """Host time (GPU clock) from the last launch of a step to the first of the next."""
+        """Host time (GPU clock) from a step's last launch or copy to the next one's first."""
         api, steps, chosen = self.trace.api_calls, self.analysis.steps, self.analysis.chosen
-        is_launch = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH))
+        is_launch = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
         rows = np.flatnonzero(is_launch & (steps.call_step >= 0))
         far = np.iinfo(np.int64).max
         first, last = np.full(len(steps), far), np.full(len(steps), -far)

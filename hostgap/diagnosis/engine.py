@@ -134,7 +134,8 @@ class _Prices:
 
     def __init__(self, context: Context, matches: Sequence[tuple[Rule, Match]]) -> None:
         self.replay = context.replay
-        self._window = context.window_ns
+        self._window, self._idle = context.window_ns, context.idle()
+        self._length = context.trace.gpu_ops.end - context.trace.gpu_ops.start
         blocking = blocking_calls(context.trace)
         api = context.trace.api_calls
 
@@ -155,7 +156,8 @@ class _Prices:
         if match.edit is None:
             return _Priced(rule, match, 0, 0, 0.0, 0.0)
         high, low = self.saving(match.edit)
-        return _Priced(rule, match, high, low, high / self._window, low / max(1, self.low_window))
+        share, low_share = high / max(1, self._window), low / max(1, self.low_window)
+        return _Priced(rule, match, high, low, share, low_share)
 
     def saving(self, edit: Edit) -> tuple[int, int]:
         """Most and least that an edit saves over the window."""
@@ -165,7 +167,12 @@ class _Prices:
         residual = self.replay.residual_ns
         if abs(high) < 10 * residual:
             high, low = high + residual, low - residual
-        return max(0, int(high * self.scale)), max(0, int(low * self.scale))
+        # no more than what the GPU idles, and the work that is gone
+        shorter = self._length[edit.drop].sum() + sum(
+            max(0, int(self._length[op]) - ns) for op, ns in edit.length.items()
+        )
+        most = self._idle + int(shorter)
+        return min(max(0, int(high * self.scale)), most), min(max(0, int(low * self.scale)), most)
 
 
 def _together(replay: Replay, price: _Prices, found: Sequence[_Priced]) -> m.WhatIf:

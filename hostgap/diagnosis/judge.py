@@ -59,7 +59,8 @@ def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Dia
     registry = load_rules(judging.folders)
     rules = registry.chosen(judging.select, judging.ignore)
     options = rule_options(registry, judging.thresholds)
-    if analysis.integrity.verdict is Trust.UNMEASURABLE or not analysis.devices:
+    empty = all(device.high <= device.low for device in analysis.devices.values())
+    if analysis.integrity.verdict is Trust.UNMEASURABLE or empty:
         reason = "the trace supports no verdict"
         nothing = [m.NotApplicable(code=r.code, name=r.name, reason=reason) for r in rules]
         return msgspec.structs.replace(

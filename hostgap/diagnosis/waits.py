@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.host import OP, Host
+from hostgap.analysis.host import Host
+from hostgap.analysis.sites import op_names
 from hostgap.analysis.syncs import blocking_calls, closing_sync, copy_syncs
-from hostgap.trace.model import Bool, CopyKind, HostKind, Int64, Memory, Trace
+from hostgap.trace.model import Bool, CopyKind, Int64, Memory, Trace
 
 TOGETHER_NS = 50_000  # between a copy and the synchronize that torch makes right behind it
 
@@ -119,33 +120,3 @@ def pageable_copies(trace: Trace) -> Bool:
 def _host_memory(trace: Trace, op: int) -> Memory:
     gpu = trace.gpu_ops
     return Memory(gpu.src_mem[op] if gpu.copy_kind[op] == CopyKind.H2D else gpu.dst_mem[op])
-
-
-def op_names(host: Host, calls: NDArray[np.integer]) -> list[tuple[str, ...]]:
-    """The framework ops around n API calls, outermost first."""
-    trace = host.trace
-    found: list[tuple[str, ...]] = [()] * len(calls)
-    threads = trace.api_calls.thread[calls]
-    for code in np.unique(threads).tolist():
-        mine = np.flatnonzero(threads == code)
-        thread = host[code]
-        event = thread.events_of(np.asarray(calls)[mine])
-        known: dict[int, tuple[str, ...]] = {-1: ()}
-        for i, at in zip(mine.tolist(), event.tolist(), strict=True):
-            found[i] = _chain(host, code, int(at), known)
-    return found
-
-
-def _chain(host: Host, code: int, event: int, known: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
-    thread, trace = host[code], host.trace
-    path = []
-    while event not in known:
-        path.append(event)
-        event = int(thread.nested.parent[event])
-    chain = known[event]
-    for at in reversed(path):
-        row = thread.row[at]
-        if thread.table[at] == OP and trace.host_ops.kind[row] == HostKind.OP:
-            chain = (*chain, trace.names[trace.host_ops.name[row]])
-        known[at] = chain
-    return chain

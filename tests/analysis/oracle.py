@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from hostgap.analysis.causes import Cause
@@ -98,7 +99,16 @@ class Oracle:
             self.step_thread = min((t for t, n in threads.items() if n == most), default=-1)
             begun = [self.call_start[c] for c in launches]
             first = min([*begun, *self.start[:1]])
-        ends = [*self.call_end, *clock.to_gpu(host.end).tolist()]
+        until = clock.to_gpu(host.end).tolist()
+        self.switching = []  # in the profiler's own step(): thread, from, to
+        for thread in {int(host.thread[row]) for row in marked}:
+            mine = [row for row in marked if host.thread[row] == thread]
+            for one, other in pairwise(mine):
+                names = [trace.names[host.name[row]] for row in (one, other)]
+                numbers = [int(name.removeprefix("ProfilerStep#")) for name in names]
+                if numbers[1] == numbers[0] + 1:
+                    self.switching.append((thread, until[one], times[other]))
+        ends = [*self.call_end, *until]
         self.stepping = (first, max(ends, default=first))
 
     # --- gaps ---------------------------------------------------------------------------------
@@ -177,6 +187,7 @@ class Oracle:
     def host_part(self, low: int, high: int, thread: int) -> list[Piece]:
         edges = {t for events in self.events.values() for e in events for t in (e.start, e.end)}
         edges |= {t for span in self.overheads for t in span} | set(self.stepping)
+        edges |= {t for _, start, end in self.switching for t in (start, end)}
         culprit = self.blocked_in(thread, low)
         out = []
         for a, b in _between(low, high, {t for t in edges if low < t < high}):
@@ -187,6 +198,8 @@ class Oracle:
     def cause_at(self, t: int, thread: int) -> Cause:
         """What held up `thread` at `t`."""
         if any(start <= t < end for start, end in self.overheads):
+            return Cause.PROFILER
+        if any(of == thread and start <= t < end for of, start, end in self.switching):
             return Cause.PROFILER
         cause, mates = Cause.UNTRACED, []
         if thread >= 0:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.analysis.build import GRAPH, STREAM_SYNC, Event, call, frame, kernel
+from tests.analysis.build import GRAPH, LAUNCH, STREAM_SYNC, Event, call, frame, kernel
 from tests.rules.check import findings, repeated, sample
 
 
 def replay(t: int, i: int, first: int = 195_000, wait: bool = True) -> Iterator[Event]:
-    """A graph launch of 200 us whose first node starts `first` ns after the call did."""
+    """A graph launch of 200 us whose first node starts `first` ns after the call did; the GPU runs
+    dry right behind the call's start."""
     yield frame("serve.py(9): decode", t, t + 390_000)
+    yield call(LAUNCH, t + 2_000, t + 6_000, i + 2)
+    yield kernel(t + 7_000, t + 10_500, i + 2)
     yield call(GRAPH, t + 10_000, t + 210_000, i)
     yield kernel(t + 10_000 + first, t + 380_000, i, node=1)
     if wait:
@@ -25,7 +28,7 @@ def test_fires_where_nearly_the_whole_call_is_exposed() -> None:
     assert (found.site.file, found.site.function) == ("serve.py", "decode")
     assert found.count_per_step == 1
     assert found.title == (
-        "The GPU waits 195 us while the host launches a CUDA graph (a call of 200 us in the trace)"
+        "The GPU waits 194 us while the host launches a CUDA graph (a call of 200 us in the trace)"
     )
 
 
