@@ -68,7 +68,9 @@ class LaunchStorm(Rule):
         launched = context.launched
         ops = launched.op[~launched.graph]
         # what a capture records runs later, from its graph
-        calls = np.intersect1d(context.calls_of(Role.LAUNCH), launched.call[~launched.graph])
+        calls = launched.call[~launched.graph]
+        calls = calls[np.diff(calls, prepend=-1) != 0]
+        calls = calls[context.trace.api_calls.role[calls] == Role.LAUNCH]
         if len(calls) < FEWEST * context.steps or len(ops) == 0:
             return
         waits = context.idle(

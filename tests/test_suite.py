@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,15 @@ def bench(suite: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", ["scalar_read", "nonzero", "fragmented_graphs", "half_captured", "host_metadata"]
+    "name",
+    [
+        "scalar_read",
+        "nonzero",
+        "fragmented_graphs",
+        "half_captured",
+        "host_metadata",
+        "grammar_mask",
+    ],
 )
 def test_steps_run_on_a_cpu(suite: Any, bench: Any, name: str) -> None:
     made = bench()
@@ -125,6 +134,21 @@ def test_steps_run_on_a_cpu(suite: Any, bench: Any, name: str) -> None:
         step()
     assert int(made.decoder.positions[0, 0]) >= 17  # it did decode
     made.close()
+
+
+def test_the_mask_of_a_grammar_is_filled(suite: Any) -> None:
+    mask = memoryview(bytearray(4))
+    allowed = bytes(token % 7 == 0 for token in range(16))
+    suite("variants").fill_token_bitmask(mask, allowed)
+    assert mask.tolist() == [0b10000001, 0b01000000] * 2
+
+
+def test_the_busy_thread_rests_between_steps(suite: Any) -> None:
+    """Or the profiler would have to stop against it."""
+    tokenizer = suite("variants").Tokenizer()
+    tokenizer.start()
+    tokenizer.end()
+    assert not tokenizer._thread.is_alive()
 
 
 def test_what_starts_threads_and_processes_ends_them(suite: Any, bench: Any) -> None:
@@ -157,6 +181,33 @@ def test_without_a_gpu_the_recorder_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_nsys_records_a_variant_of_each_rule_first(suite: Any) -> None:
+    variants, record = suite("variants"), suite("record")
+    order = record.nsys_order(["probe", *variants.VARIANTS])
+    assert len(set(order)) == len(order)
+    labels = {name: found.label for name, found in variants.VARIANTS.items()}
+    seen = [name for name, label in labels.items() if not label.code or "nsys" in label.formats]
+    assert set(order) == {"probe", *seen}
+    codes = {labels[name].code for name in seen} - {None}
+    first = [labels[name].code for name in order[: len(codes)]]
+    assert set(first) == codes
+    assert order[len(codes)].startswith("control_")
+    assert record.nsys_order(["sleep", "scalar_read"]) == ["scalar_read"]
+
+
+def test_a_command_that_takes_too_long_is_stopped(suite: Any, tmp_path: Path) -> None:
+    record = suite("record")
+    made = record.Suite(tmp_path, None, None, None, 1.0, time.monotonic() + 60)
+    # the grandchild keeps standard output open for longer than the test may take
+    script = "import subprocess; subprocess.run(['sleep', '60'], start_new_session=True)"
+    started = time.monotonic()
+    said = made.call([sys.executable, "-c", f"print('so far', flush=True); {script}"], 1.0)
+    assert said == "so far\n\nstopped after 1 s"
+    assert time.monotonic() - started < 10
+    assert made.call([sys.executable, "-c", "raise SystemExit(3)"], 20.0) == "\nexit code 3"
+    assert made.call([sys.executable, "-c", "print('fine')"], 20.0) == ""
+
+
 # --- scoring ---------------------------------------------------------------------------------
 
 
@@ -168,6 +219,7 @@ def label(code: str | None, site: str | None = None, **more: Any) -> dict[str, A
         "file": "record.py" if site else None,
         "site": site,
         "per_step": None,
+        "slack": 0,
         "formats": ["kineto_stack", "kineto", "nsys"],
         "also": {},
         "missing": {},
@@ -203,6 +255,11 @@ def test_scores_what_is_wrong(suite: Any) -> None:
     assert elsewhere.where == "record.py: decode_until_eos"
     missed = score(trace, "x", "kineto_stack", label("HG106"))
     assert missed.status == "missed"
+    # of the whole window one may lack, or be too many: a share of one a step
+    within = label("HG101", "decode_until_eos", per_step=1.1, slack=1)
+    assert score(trace, "x", "kineto_stack", within).count
+    assert not score(trace, "x", "kineto_stack", {**within, "slack": 0}).count
+    assert not score(trace, "x", "kineto_stack", {**within, "per_step": 2}).count
     blind = score(trace, "x", "kineto_stack", label("HG106", formats=["nsys"]))
     assert blind.status == "no evidence"
     bonus = score(trace, "x", "kineto_stack", label("HG101", formats=["nsys"]))
@@ -258,11 +315,19 @@ def test_the_report_of_a_folder(suite: Any, tmp_path: Path) -> None:
         ("full_dev", [], True),
         ("wrong", ["HG101"], False),
     ]
-    text = score.report(scores, probe, load_rules())
-    assert "| faults found | 1 of 1 (100%) | none | 1 of 1 (100%) |" in text
-    assert "| control | nothing | silent | not recorded | not recorded |  |" in text
-    assert "| scalar_read | HG101 | info, site ok, 1 |" in text
+    labels["unseen"] = label("HG106", formats=["kineto"], missing={"nsys": "it is so"})
+    text = score.report(scores, probe, load_rules(), labels)
+    # a trace that cannot be read is a fault that is not found
+    assert "| faults found | 1 of 1 (100%) | 0 of 1 (0%) | 1 of 1 (100%) |" in text
+    assert "| HG101 scalar-read | scalar_read | 1/1 (1 info) | - | 1/1" in text
+    assert "| HG106 device-synchronize | broken | - | 0/1 | - |" in text
+    assert "| broken | unreadable | HG106: " in text
+    assert "| probe: wrong | probe | HG101 instead of nothing | kineto_stack |" in text
+    hidden = "| HG106 device-synchronize | unseen | nsys | it is so | torch.profiler |"
+    assert hidden in text
     assert "2 of 3 (67%) rows right; 1 of 1 calls that block found, 1 of 2" in text
+    assert "| item | yes | HG101 | HG101 | yes |" in text
+    assert "| wrong | no | nothing | HG101 | NO: kineto_stack |" in text
 
 
 @pytest.mark.skipif("not __import__('importlib.util').util.find_spec('torch')")

@@ -4,11 +4,12 @@
     python benchmarks/suite/score.py out -o report.md
 
 Scored are pairs of a variant and a format that holds evidence of its fault; the others stand in a
-table of their own. A pair counts as found when a finding has the label's code, at whatever severity.
-The site (the function in variants.py, where the trace has stacks) and the count per step are
-compared, too; the count may be off by 5 %, or by the occurrences in the window that the label
-allows (`slack`). A finding above `info` whose code is neither the label's nor among its companions (`also`) is a false alarm,
-and so is one of the label's code at a second place; in a control every finding above `info` is.
+table of their own. A pair counts as found when a finding has the label's code, at whatever
+severity. The site (the function in variants.py, where the trace has stacks) and the count per step
+are compared, too; the count may be off by 5 %, or by the occurrences in the window that the label
+allows (`slack`). A finding above `info` whose code is neither the label's nor among its companions
+(`also`) is a false alarm, and so is one of the label's code at a second place; in a control every
+finding above `info` is.
 
 Writes report.md and score.json into the folder.
 """
@@ -16,7 +17,6 @@ Writes report.md and score.json into the folder.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -65,7 +65,8 @@ class Score:
         status: "bonus" is found where the label says there is no evidence.
         severity: of the finding, "" without.
         site: found in the label's function; None where the trace or the label has none.
-        per_step: how often, as found, and `expected` by the label; `count` whether that is the label's, None without a label.
+        per_step: how often, as found, and `expected` by the label, None where a count means little.
+        count: whether the two agree, None without a label.
         alarms: findings above info that are none of the label's.
         companions: findings above info that the label allows.
         note: why a trace could not be read or a rule not look.
@@ -406,8 +407,8 @@ def probe_table(probe: Sequence[ProbeRow]) -> str:
     lines = [
         "## Sync probe",
         "",
-        "PyTorch calls behind a busy GPU: whether each was measured to block the host, and the rule "
-        "that claims it.",
+        "PyTorch calls behind a busy GPU: whether each was measured to block the host, and the "
+        "rule that claims it.",
         "",
     ]
     for kind in kinds:

@@ -299,10 +299,17 @@ class KernelSequence:
     def edit(self, drop: NDArray[np.intp], length: dict[int, int] | None = None) -> Edit:
         """The world without some ops: their GPU time, and the host time of launching them.
 
+        Only those in the steps that are replayed: others would change nothing.
+
         Args:
             drop: positions of the ops.
             length: position -> new length in ns, of ops that remain.
         """
+        if self._context.replay is not None:
+            steps = self._context.replay.steps
+            replayed = (self.step >= steps.start) & (self.step < steps.stop)
+            drop = drop[replayed[drop]]
+            length = {at: ns for at, ns in (length or {}).items() if replayed[at]}
         kept = np.ones(len(self.op), np.bool_)
         kept[drop] = False
         gone = np.zeros(len(self._context.trace.api_calls), np.bool_)

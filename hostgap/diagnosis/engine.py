@@ -135,7 +135,6 @@ class _Prices:
     def __init__(self, context: Context, matches: Sequence[tuple[Rule, Match]]) -> None:
         self.replay = context.replay
         self._window, self._idle = context.window_ns, context.idle()
-        self._length = context.trace.gpu_ops.end - context.trace.gpu_ops.start
         blocking = blocking_calls(context.trace)
         api = context.trace.api_calls
 
@@ -168,10 +167,8 @@ class _Prices:
         if abs(high) < 10 * residual:
             high, low = high + residual, low - residual
         # no more than what the GPU idles, and the work that is gone
-        shorter = self._length[edit.drop].sum() + sum(
-            max(0, int(self._length[op]) - ns) for op, ns in edit.length.items()
-        )
-        most = self._idle + int(shorter)
+        shorter = self.replay.shortened(edit)
+        most = self._idle + int(shorter * self.scale)
         return min(max(0, int(high * self.scale)), most), min(max(0, int(low * self.scale)), most)
 
 

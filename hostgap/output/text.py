@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hostgap.diagnosis.model import DeviceMetrics, Diagnosis
+from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Finding
 from hostgap.output import summary as s
 from hostgap.output.printable import printable
 
@@ -160,35 +160,42 @@ def _sites(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> Non
 
 
 def _findings(console: Console, diagnosis: Diagnosis) -> None:
-    """What costs most, then what was seen and costs nothing."""
-    found = s.defects(diagnosis)
-    if found:
+    """What costs most, a rule each, then what was seen and costs nothing."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in s.defects(diagnosis):
+        by_code.setdefault(finding.code, []).append(finding)
+    if by_code:
         console.print()
-        console.print(Text("What it would save without", style="bold"))
-    for finding in found[:FINDINGS]:
-        style = "red" if finding.severity == "error" else "yellow"
-        low, high = finding.predicted_saving_low_ns, finding.predicted_saving_ns
-        head = Text(f"{finding.code} ", style=f"bold {style}")
-        head.append(f"{finding.name}: {s.saving(diagnosis, low, high)}", style="bold")
-        console.print(Padding(head, (0, 0, 0, 2)))
-        where = s.place(finding.site)
-        at = f", at {where}" if where else ""
-        lines = (
-            (f"{printable(finding.title)}", ""),
-            (f"{s.often(diagnosis, finding)}{at}", "dim"),
-            (printable(finding.advice), "dim"),
-        )
-        for text, line_style in lines:
-            console.print(Padding(Text(text, style=line_style, overflow="fold"), (0, 0, 0, 4)))
-    if len(found) > FINDINGS:
-        rest = ", ".join(dict.fromkeys(finding.code for finding in found[FINDINGS:]))
-        console.print(Text(f"  and {len(found) - FINDINGS} more: {rest}", style="dim"))
+        console.print(Text("What to change, and what it would save", style="bold"))
+    for finding, *others in list(by_code.values())[:FINDINGS]:
+        _finding(console, diagnosis, finding, len(others))
+    if len(by_code) > FINDINGS:
+        rest = ", ".join(list(by_code)[FINDINGS:])
+        console.print(Text(f"  and {rest}", style="dim"))
     if line := s.together_line(diagnosis):
         console.print(Text(f"  {line}"))
     if seen := s.harmless(diagnosis):
         names = dict.fromkeys(f"{finding.code} {finding.name}" for finding in seen)
         console.print()
         console.print(Text(f"Seen, harmless: {', '.join(names)}", style="dim"))
+
+
+def _finding(console: Console, diagnosis: Diagnosis, finding: Finding, others: int) -> None:
+    style = "red" if finding.severity == "error" else "yellow"
+    low, high = finding.predicted_saving_low_ns, finding.predicted_saving_ns
+    head = Text(f"{finding.code} ", style=f"bold {style}")
+    head.append(f"{finding.name}: {s.saving(diagnosis, low, high)}", style="bold")
+    console.print(Padding(head, (0, 0, 0, 2)))
+    where = s.place(finding.site)
+    at = f", at {where}" if where else ""
+    also = f", and at {others} more places" if others > 1 else ", and at another place"
+    lines = (
+        (printable(finding.title), ""),
+        (f"{s.often(diagnosis, finding)}{at}{also if others else ''}", "dim"),
+        (printable(finding.advice), "dim"),
+    )
+    for text, line_style in lines:
+        console.print(Padding(Text(text, style=line_style), (0, 0, 0, 4)))
 
 
 def _hint(diagnosis: Diagnosis) -> str:
