@@ -64,6 +64,7 @@ HOST_LATE = (
     Cause.FREE,
     Cause.HOST_ALLOC,
 )
+BLOCK = 1 << 18  # parts at once
 NOT_CAPTURED = {
     Role.ALLOC: "allocates",
     Role.FREE: "frees",
@@ -123,15 +124,13 @@ def _match(
     # launches are in order: those of one region stand together
     region = np.cumsum(np.diff(step, prepend=step[0]) | np.diff(before, prepend=before[0]) != 0)
     spans = _spans(context, calls, region)
-    parts = context.parts
-    late = context.caused_by(*HOST_LATE)
-    idle = int(overlap(spans, Intervals(parts.start[late], parts.end[late])).sum())
+    idle = _late_within(context, spans)
     each = np.unique(step, return_counts=True)[1]
     place = ("", " before the first graph", " between graphs", " behind the last graph")[where]
     some = "" if len(each) == context.steps else f", in {len(each)} of {context.steps} steps"
     title = (
         f"{each.mean():,.0f} launches a step outside any CUDA graph{place}{some}; the GPU idles "
-        f"{idle / max(1, context.window_ns):.0%} of the time meanwhile"
+        f"{100 * idle / max(1, context.window_ns):.0f} % of the time meanwhile"
     )
     blockers = _blockers(context, calls, spans)
     if each.min() != each.max():
@@ -141,6 +140,17 @@ def _match(
         advice = f"Capture it in a CUDA graph; what blocks that: {'; '.join(blockers)}."
     edit = capture(context, calls, region)
     return Match(calls=calls, edit=edit, site=site, title=title, advice=advice)
+
+
+def _late_within(context: Context, spans: Intervals) -> int:
+    """Idle ns in merged host spans for which the host was late; a block of parts at a time."""
+    parts, total = context.parts, 0
+    for first in range(0, len(parts), BLOCK):
+        block = slice(first, first + BLOCK)
+        late = np.isin(parts.cause[block], HOST_LATE)
+        pieces = Intervals(parts.start[block][late], parts.end[block][late])
+        total += int(overlap(pieces, spans).sum())
+    return total
 
 
 def _spans(context: Context, calls: Int64, region: Int64) -> Intervals:

@@ -70,6 +70,8 @@ class SlowGraphLaunch(Rule):
         # traced / GRAPH_INFLATION is the least that it takes in truth, and hidden stays hidden
         true_exposed = exposed - (length * (1 - 1 / GRAPH_INFLATION)).astype(np.int64)
         slow = true_exposed > 0
+        if 2 * np.count_nonzero(slow) < context.steps:  # a hiccup
+            return
         for site, calls in context.by_site(launches[slow]):
             at = np.isin(launches, calls)
             title = (

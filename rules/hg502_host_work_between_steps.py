@@ -67,8 +67,10 @@ class HostWorkBetweenSteps(Rule):
         parts = context.parts
         work = context.caused_by(Cause.PYTHON, Cause.DISPATCH, Cause.UNTRACED)
         work &= context.parts_in(context.between_steps)
-        # what is not traced counts under an annotation: then it has a name
-        work &= (parts.cause != Cause.UNTRACED) | (parts.site >= 0) | (parts.op >= 0)
+        # Where ops are recorded, what shows nothing is another's; it counts under an annotation,
+        # which gives it a name. An Nsight export without ops shows no host work at all.
+        if context.host.tells_python():
+            work &= (parts.cause != Cause.UNTRACED) | (parts.site >= 0) | (parts.op >= 0)
         if int(parts.length[work].sum()) < options.min_share * context.idle():
             return
         for site, rows in context.idle_by_place(work):

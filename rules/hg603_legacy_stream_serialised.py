@@ -22,7 +22,7 @@ kernels it promises nothing, as no trace says whether the GPU has room for two a
 or build with `--default-stream per-thread`. Streams of torch.cuda.Stream do not block.
 
 ## Options
-- `least` (4): fewest such launches and copies.
+- `least` (3): fewest such launches and copies.
 
 ## Sources
 CUDA runtime API, stream synchronization behaviour of the legacy default stream."""
@@ -49,7 +49,7 @@ _ORDER = re.compile(r"StreamWaitEvent|StreamWaitValue|LaunchHostFunc|StreamAddCa
 class Options(base.Options, frozen=True):
     """Thresholds of HG603."""
 
-    least: int = 4
+    least: int = 3
 
 
 class LegacyStreamSerialised(Rule):

@@ -137,7 +137,7 @@ class Replay:
         self._units(rows)
         self._waits()
         self._first_calls = self._calls[steps.call_step[self._calls] == low]
-        self._unedited: dict[bool, tuple[int, int]] = {}
+        self._unedited: dict[bool, Int64] = {}
 
     def _sample(self, follows: NDArray[np.bool_], mine: NDArray[np.bool_], most: int) -> range:
         """The first of the chosen steps, as many as hold at most `most` calls and ops."""
@@ -191,7 +191,7 @@ class Replay:
         self._rows, self._unit_of_row = rows, unit_of[np.cumsum(_heads(first, len(rows))) - 1]
         start, end, unit_call = start[by_start], end[by_start], unit_call[by_start]
         of_step = self._analysis.steps.op_step[rows[first]][by_start]
-        self._first_step = of_step == self.steps.start
+        self._unit_step = of_step - self.steps.start
         stream = gpu.stream[rows[first]][by_start]
         at = np.searchsorted(self._calls, unit_call)
         known = (unit_call >= 0) & (at < len(self._calls))
@@ -264,14 +264,34 @@ class Replay:
         if untraced not in self._unedited:
             self._unedited[untraced] = self._ends(Edit(), untraced=untraced)
         before, after = self._unedited[untraced], self._ends(edit, untraced=untraced)
-        whole = before[1] - after[1]
+        whole = int(before[-1] - after[-1])
         n = len(self.steps)
-        if n == 1 or not np.isin(edit.unblock, self._first_calls).any():
+        if n == 1:
             return whole
-        # the first step begins where the one before left the host: without a wait that one would
-        # have left it earlier, so the steps behind the first say what a step gains
-        behind = (before[1] - before[0]) - (after[1] - after[0])
-        return max(whole, min(behind * n // (n - 1), before[1] - self.low))
+        gains = np.diff(before, prepend=self.low) - np.diff(after, prepend=self.low)
+        if untraced:
+            # one stalled step must not make a fault of what costs nothing in the others
+            often = 2 * self._touched(edit) > n
+            return int(np.median(gains) * n) if often else whole
+        if not np.isin(edit.unblock, self._first_calls).any():
+            return whole
+        # The first step begins where the one before left the host, which had the fault: the steps
+        # after it say what a step gains.
+        behind = int(gains[1:].sum()) * n // (n - 1)
+        return max(whole, min(behind, int(before[-1]) - self.low))
+
+    def _touched(self, edit: Edit) -> int:
+        """In how many of the replayed steps an edit changes anything."""
+        edit = self._local(edit)
+        of_call = self._analysis.steps.call_step[self._calls]
+        changed = [of_call[np.isin(self._calls, edit.unblock)]]
+        for spans in (edit.cut, edit.capture):
+            at = np.searchsorted(self._start, spans.end, "left") - 1
+            if len(of_call):
+                changed.append(of_call[np.maximum(at, 0)])
+        ops = np.concatenate((edit.drop, np.array(list(edit.length), np.int64))).astype(np.int64)
+        changed.append(self._analysis.steps.op_step[self._rows[np.isin(self._rows, ops)]])
+        return len(np.unique(np.concatenate(changed)))
 
     def shortened(self, edit: Edit) -> int:
         """GPU time, in ns, that an edit takes from the ops of the replayed steps."""
@@ -287,10 +307,10 @@ class Replay:
             edit: what is taken away.
             untraced: with the host as fast as it may be without a profiler.
         """
-        return self._ends(edit, untraced=untraced)[1] - self.low
+        return int(self._ends(edit, untraced=untraced)[-1]) - self.low
 
-    def _ends(self, edit: Edit, *, untraced: bool) -> tuple[int, int]:
-        """When the last op of the first step ends, and that of all."""
+    def _ends(self, edit: Edit, *, untraced: bool) -> Int64:
+        """When the last op of each step ends; a step without ops ends with the one before."""
         edit = self._local(edit)
         unit = self._unit
         lead, gap = unit.lead, unit.gap
@@ -305,12 +325,9 @@ class Replay:
         own = np.minimum(ASYNC_NS, host_end - host_start)
         waits = np.where(np.isin(self._calls, edit.unblock), -2, self._wait)
         ends = self._run(host_start, host_end, own, waits, lead, gap, length, gone)
-        ends = ends[~gone]
-        first = self._first_step[~gone]
-        return (
-            int(ends[first].max(initial=self.low)),
-            int(ends.max(initial=self.low)),
-        )
+        last = np.full(len(self.steps), self.low, np.int64)
+        np.maximum.at(last, self._unit_step[~gone], ends[~gone])
+        return np.maximum.accumulate(last)
 
     def _local(self, edit: Edit) -> Edit:
         """The part of an edit that touches what is replayed."""

@@ -333,7 +333,7 @@ class KernelSequence:
         for code in np.unique(threads).tolist():
             mine = np.flatnonzero(threads == code)
             thread = context.host[code]
-            others = np.sort(context.call_start[launches & (api.thread == code)])
+            others = context.call_start[launches & (api.thread == code)]  # in order already
             event = thread.events_of(calls[mine])
             alive = np.flatnonzero(event >= 0)
             is_op = self._is_op(thread)

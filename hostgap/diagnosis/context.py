@@ -15,7 +15,7 @@ from hostgap.analysis.examine import Analysis
 from hostgap.analysis.host import CALL, FRAME, OP, Host
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.metrics import in_window
-from hostgap.analysis.parts import Parts, sum_by
+from hostgap.analysis.parts import NONE, Parts, sum_by
 from hostgap.analysis.sites import (
     call_sites,
     exact_sites,
@@ -289,6 +289,13 @@ class Context:
         copies = self.copy_before[self.waits.call[mine]]
         held = copies[(copies >= 0) & self._pageable[np.maximum(copies, 0)]]
         return np.union1d(self.waits.call[mine], held).astype(np.int64)
+
+    @cached_property
+    def shadow_ns(self) -> Int64:
+        """Per API call: idle time of the device that its return was followed by."""
+        blamed = np.flatnonzero(self.parts.blame != NONE)
+        length = self.parts.end[blamed] - self.parts.start[blamed]
+        return sum_by(self.parts.blame[blamed], length, len(self.trace.api_calls))
 
     @cached_property
     def _pageable(self) -> Bool:

@@ -189,8 +189,7 @@ def _finding(context: Context, one: _Priced, min_saving: float) -> m.Finding:
     api = context.trace.api_calls
     calls = match.calls
     waiting = context.waiting(calls)
-    blamed = np.isin(context.parts.blame, waiting) if len(waiting) else np.zeros(0, np.bool_)
-    shadow = int(context.parts.length[blamed].sum()) if blamed.any() else 0
+    shadow = int(context.shadow_ns[waiting].sum())
     count = len(calls) if match.count is None else match.count
     return m.Finding(
         code=rule.code,
