@@ -39,6 +39,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
@@ -71,6 +73,9 @@ class HostWorkBetweenSteps(Rule):
         # which gives it a name. An Nsight export without ops shows no host work at all.
         if context.host.tells_python():
             work &= (parts.cause != Cause.UNTRACED) | (parts.site >= 0) | (parts.op >= 0)
+        # a function that launches is the step itself, however long it takes to begin
+        launchers = np.unique(context.host.call_sites(context.launched.call.astype(np.int32)))
+        work &= (parts.site < 0) | ~np.isin(parts.site, launchers)
         if int(parts.length[work].sum()) < options.min_share * context.idle():
             return
         for site, rows in context.idle_by_place(work):

@@ -1120,6 +1120,7 @@ def capture_again(work: Step, side: torch.cuda.Stream, pool: Any) -> torch.cuda.
     per_step=1,
     also={
         "HG302": "what is captured anew is a second graph",
+        "HG307": "the first launch of a new graph uploads it",
         "HG401": "a graph's memory is allocated with it",
         "HG504": "capturing dispatches every op",
         "HG505": "and runs the model's Python",

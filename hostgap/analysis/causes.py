@@ -117,7 +117,9 @@ _COMPILE = re.compile(
     r"|triton/runtime/autotuner\.py\(\d+\): _?bench"
     r"|triton/runtime/jit\.py\(\d+\): (?:_do_)?compile$"
     r"|\(dynamo_timed\)|^CompileContext\b"
+    r"|^(?:dynamo|entire_frame_compile|backend_compile|compile_attempt_\d+|bytecode_tracing)$"
 )
+_PROFILER = re.compile(r"(?:^|/)torch/(?:profiler/\w+|autograd/profiler)\.py\(\d+\): ")
 _LOADER = re.compile(
     r"^enumerate\(DataLoader\)|torch/utils/data/dataloader\.py\(\d+\): (?:__next__|_next_data)$"
 )
@@ -134,6 +136,8 @@ def host_cause(name: str, *, frame: bool) -> Cause:
         return Cause.COMPILE
     if _GC.search(name):
         return Cause.GC
+    if frame and _PROFILER.search(name):
+        return Cause.PROFILER
     return Cause.PYTHON if frame else Cause.DISPATCH
 
 
@@ -142,9 +146,9 @@ def overhead_cause(name: str) -> Cause:
     return Cause.COMPILE if _KERNEL_LOADING.search(name) else Cause.PROFILER
 
 
-# Causes that whatever runs inside them inherits: compiling calls into everything, and so does a
-# data loader that works in the process itself.
-INHERITED = (Cause.COMPILE, Cause.INPUT_WAIT, Cause.REMOTE_WAIT)
+# Causes that whatever runs inside them inherits: compiling calls into everything, and so do a
+# data loader that works in the process itself, a receive from another process, the profiler.
+INHERITED = (Cause.COMPILE, Cause.INPUT_WAIT, Cause.REMOTE_WAIT, Cause.PROFILER)
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
 # Names users give their own scripts, although the standard library has them too.
