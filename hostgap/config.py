@@ -29,10 +29,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     device: int | str | None = None
     format: Literal["text", "json", "markdown"] | None = None
     source_roots: list[str] | None = None
-    select: list[str] | None = None
-    ignore: list[str] | None = None
+    select: list[str] | str | None = None
+    ignore: list[str] | str | None = None
     rules: list[str] | None = None
-    min_saving: float | None = None
+    min_saving: float | str | None = None
+    fail_on: Literal["warning", "error"] | None = None
     gpu_price: float | None = None
     tokens_per_step: float | None = None
     rule: dict[str, dict[str, Any]] = {}  # thresholds: [tool.hostgap.rule.HG201]

@@ -108,7 +108,8 @@ def _between_steps(context: Context) -> tuple[Int64, int, int]:
             continue
         begin = int(copies[mine[0]]) if copies[mine[0]] >= 0 else int(mine[0])
         waited = context.call_start[begin] < done <= context.call_end[mine[-1]]
-        uploaded = np.searchsorted(uploads, call) > np.searchsorted(uploads, mine[0])
+        # what is uploaded there is the next step's: it cannot be launched before
+        uploaded = np.searchsorted(uploads, call) > np.searchsorted(uploads, begin)
         idle = int(gpu.start[launched.op[at]]) - done
         if waited and not uploaded and idle > 0:
             found += mine.tolist()

@@ -87,4 +87,4 @@ class Recompiles(Rule):
                 f"Something is compiled inside a steady step: {len(found)} times, "
                 f"{merged.total / len(found) / 1e6:,.1f} ms each"
             )
-            yield Match(calls=calls, ops=ops, edit=edit, site=site, count=len(found), title=title)
+            yield Match(calls=calls, edit=edit, site=site, count=len(found), title=title)

@@ -73,6 +73,4 @@ class CopyNotOverlapped(Rule):
                 if coherent(context):
                     advice += " On this platform direct access may beat it: measure first."
                 edit = hidden(context, copies.op[here], exposed)
-                yield Match(
-                    calls=calls.astype(np.int64), edit=edit, site=site, title=title, advice=advice
-                )
+                yield Match(calls=calls, edit=edit, site=site, title=title, advice=advice)

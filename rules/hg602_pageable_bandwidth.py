@@ -86,8 +86,7 @@ class PageableBandwidth(Rule):
                 short = (size[mine] / link).astype(np.int64)
                 rate = size[mine].sum() / length[mine].sum()
                 yield Match(
-                    calls=calls.astype(np.int64),
-                    ops=mine,
+                    calls=calls,
                     edit=Edit(length=dict(zip(mine.tolist(), short.tolist(), strict=True))),
                     site=site,
                     count=len(mine),

@@ -92,7 +92,7 @@ class LegacyStreamSerialised(Rule):
             copies = here[gpu.kind[here] == GpuKind.COPY]
             # whether the GPU has room for two kernels at once, no trace says
             edit = hidden(context, copies, gpu.end[copies] - gpu.start[copies])
-            yield Match(calls=calls.astype(np.int64), ops=here, edit=edit, site=site)
+            yield Match(calls=calls, edit=edit, site=site)
 
 
 def _held(context: Context, rows: np.ndarray, busy: Intervals) -> np.ndarray:

@@ -77,7 +77,7 @@ class OutputCopyCouldOverlap(Rule):
                     advice += " On this platform direct access may beat it: measure first."
                 each = told(exposed.sum() / context.steps)
                 yield Match(
-                    calls=calls.astype(np.int64),
+                    calls=calls,
                     edit=hidden(context, copies.op[here], exposed),
                     site=site,
                     title=f"{what} for {each} a step, beside the {other} step they would be free",

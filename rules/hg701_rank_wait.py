@@ -56,33 +56,34 @@ class RankWait(Rule):
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The waits of the window's collectives, by kernel."""
         gpu = context.trace.gpu_ops
+        length = gpu.end - gpu.start
         for name in np.unique(gpu.name[context.collective & context.ops]).tolist():
+            mine = context.collectives_of(context.code, name)
+            mine = mine[context.ops[mine]]
             if name in context.arrivals:
-                starts = context.arrivals[name]
-                device = context.ranks[int((starts.max(axis=0) - starts).sum(axis=1).argmax())]
-                said = f"GPU {context.trace.devices[device]} waits" + " {:,.0f} us a step for it"
-            else:
-                device, said = context.code, "{:,.0f} us a step beyond its own cost, at most"
-            every = context.collectives_of(device, name)
-            inside = context.ops[every]
-            mine = every[inside]
-            length = (gpu.end - gpu.start)[mine]
-            if name in context.arrivals:
-                last = context.arrivals[name].max(axis=0)[inside]
-                least = most = np.clip(last - gpu.start[mine], 0, length)
+                # of each rank and collective: from its own start to the last rank's
+                table = context.arrivals[name]
+                waits = np.clip(gpu.start[table].max(axis=0) - gpu.start[table], 0, length[table])
+                rank = int(waits.sum(axis=1).argmax())
+                said = f"GPU {context.trace.devices[context.ranks[rank]]} waits"
+                said += " {:,.0f} us a step for it"
+                shown, most = table[rank], waits[rank]
+                own = context.ranks.index(context.code) if context.code in context.ranks else rank
+                mine, least = table[own], waits[own]  # it is this device that is replayed
             elif len(mine) >= RANK_SAMPLES:
-                most = np.maximum(length - np.percentile(length, 5).astype(np.int64), 0)
-                least = _over_fastest_step(context, mine, length)
+                said = "{:,.0f} us a step beyond its own cost, at most"
+                shown, each = mine, length[mine]
+                most = np.maximum(each - np.percentile(each, 5).astype(np.int64), 0)
+                least = _over_fastest_step(context, mine, each)
             else:
                 continue
             if most.any():
-                shorter = zip(mine.tolist(), (length - least).tolist(), least.tolist(), strict=True)
+                left = zip(mine.tolist(), (length[mine] - least).tolist(), strict=True)
                 kernel = _FORM.sub("", context.trace.names[name]) or context.trace.names[name]
                 yield Match(
-                    calls=np.unique(gpu.call[mine][gpu.call[mine] >= 0]).astype(np.int64),
-                    ops=mine,
-                    edit=Edit(length={op: ns for op, ns, wait in shorter if wait}),
-                    count=len(mine),
+                    calls=np.unique(gpu.call[shown][gpu.call[shown] >= 0]).astype(np.int64),
+                    edit=Edit(length=dict(left)),
+                    count=len(shown),
                     title=f"{self.title}: {kernel}, "
                     + said.format(int(most.sum()) / context.steps / 1e3),
                 )

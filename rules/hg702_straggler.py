@@ -62,7 +62,8 @@ class Straggler(Rule):
         if not context.arrivals:
             return
         codes = context.ranks
-        start = np.concatenate(list(context.arrivals.values()), axis=1)
+        table = np.concatenate(list(context.arrivals.values()), axis=1)
+        start = context.trace.gpu_ops.start[table]
         last = np.argmax(start, axis=0)
         ordered = np.sort(start, axis=0)
         delay = ordered[-1] - ordered[-2]  # that the others would have been spared
@@ -80,9 +81,7 @@ class Straggler(Rule):
         if code == context.code:
             edit = Edit(cut=union(parts.start[rows], parts.end[rows]))
         else:
-            ops = np.concatenate(
-                [context.collectives_of(context.code, n) for n in context.arrivals]
-            )
+            ops = table[codes.index(context.code)] if context.code in codes else table[worst]
             length = (gpu.end - gpu.start)[ops]
             less = np.clip(np.where(last == worst, delay, 0), 0, length)
             shorter = zip(ops.tolist(), (length - less).tolist(), less.tolist(), strict=True)

@@ -76,8 +76,9 @@ class WarmUpInWindow(Rule):
         said = f"up to {length[:first].max() / max(1, usual):.1f} times as long as later ones"
         if prepares[:first].any():
             said += ", and compile, capture or load"
+        step = context.analysis.steps.call_step[rows]
         yield Match(
-            calls=rows,
+            calls=rows[step < chosen.start + first],
             count=first,
             title=f"The {steps} warm-up, {said}: use --steps {chosen.start + first}:",
         )

@@ -34,6 +34,7 @@ CONFIGURED = {"analyze"}  # commands whose options a configuration file may set
 VARIABLES = {
     "HOSTGAP_DEBUG",
     "HOSTGAP_DEVICE",
+    "HOSTGAP_FAIL_ON",
     "HOSTGAP_FORMAT",
     "HOSTGAP_GPU_PRICE",
     "HOSTGAP_IGNORE",

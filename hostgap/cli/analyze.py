@@ -158,6 +158,7 @@ class Percentage(click.ParamType[float]):
 @click.option(
     "--fail-on",
     type=click.Choice(["warning", "error"]),
+    envvar="HOSTGAP_FAIL_ON",
     help="Exit with 1 on findings as severe as this.",
 )
 @click.option(
@@ -206,6 +207,7 @@ def command(
     from hostgap.analysis.examine import Options
     from hostgap.cli.progress import reading
     from hostgap.diagnosis.judge import Judging
+    from hostgap.errors import ConfigError
     from hostgap.files import refuse_existing
     from hostgap.output.printable import printable
     from hostgap.trace.load import load_trace
@@ -251,8 +253,14 @@ def command(
         _print(diagnosis, format or "text")
     if diagnosis.trace.integrity.verdict == "unmeasurable":
         return EXIT_UNMEASURABLE
+    if fail_on is not None and diagnosis.problems:
+        raise ConfigError("--fail-on: some rules did not run", "see the warnings above")
     severe = {"warning": ("warning", "error"), "error": ("error",)}.get(fail_on or "", ())
-    return EXIT_FAILED if any(f.severity in severe for f in diagnosis.findings) else 0
+    failed = [finding for finding in diagnosis.findings if finding.severity in severe]
+    if failed:
+        codes = ", ".join(dict.fromkeys(finding.code for finding in failed))
+        click.echo(f"hostgap: --fail-on {fail_on}: {codes}", err=True)
+    return EXIT_FAILED if failed else 0
 
 
 def _format_of(path: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import click
@@ -38,4 +40,8 @@ def command(folders: tuple[Path, ...]) -> None:
     table.add_column("what is wrong")
     for code, rule in registry.rules.items():
         table.add_row(Text(code, "cyan"), Text(printable(rule.name)), Text(printable(rule.title)))
-    Console(highlight=False).print(table)
+    lines = io.StringIO()
+    color = sys.stdout.isatty()
+    console = Console(file=lines, highlight=False, width=Console().width, force_terminal=color)
+    console.print(table)
+    click.echo("\n".join(line.rstrip() for line in lines.getvalue().splitlines()))

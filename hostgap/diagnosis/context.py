@@ -31,9 +31,8 @@ from hostgap.diagnosis.chains import KernelSequence
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import Launches, launches
 from hostgap.diagnosis.rule import Match, Need, WaitRule
-from hostgap.diagnosis.waits import Waits, find_waits, pageable_copies
-from hostgap.trace.kernels import KernelClass, kernel_class
-from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
+from hostgap.diagnosis.waits import Wait, Waits, find_waits, pageable_copies
+from hostgap.trace.model import Bool, HostKind, Int64, Role, Trace
 
 RANK_SAMPLES = 8
 # Where serving engines stand while no request is running: vLLM, SGLang.
@@ -50,14 +49,12 @@ class Launched:
     Attributes:
         op: rows of gpu_ops.
         call: rows of api_calls that launched them; orphans are left out.
-        kind: what each kernel does; copies and memsets are OTHER.
         graph: launched by a graph launch.
         step: the step each belongs to.
     """
 
     op: Int64
     call: Int64
-    kind: tuple[KernelClass, ...]
     graph: Bool
     step: NDArray[np.int32]
 
@@ -153,16 +150,17 @@ class Context:
 
     @cached_property
     def arrivals(self) -> dict[int, Int64]:
-        """Of collectives that all ranks of the trace run equally often: name -> starts, a row per
-        rank and a column per collective; empty with one rank."""
+        """Collectives of the window that all ranks of the trace run equally often: name -> rows of
+        gpu_ops, a line per rank of `ranks` and a column per collective; empty with one rank."""
         if len(self.ranks) < 2:
             return {}
         gpu, found = self.trace.gpu_ops, {}
         for name in np.unique(gpu.name[self.collective]).tolist():
             rows = [self.collectives_of(code, name) for code in self.ranks]
             if len({len(of_rank) for of_rank in rows}) == 1:
-                found[name] = np.stack([gpu.start[of_rank] for of_rank in rows])
-        return found
+                table = np.stack(rows)
+                found[name] = table[:, self.ops[table].all(axis=0)]
+        return {name: table for name, table in found.items() if table.size}
 
     @cached_property
     def parts(self) -> Parts:
@@ -185,16 +183,9 @@ class Context:
         gpu, api = self.trace.gpu_ops, self.trace.api_calls
         rows = np.flatnonzero(self.ops & (gpu.device == self.code) & (gpu.call >= 0))
         rows = rows[np.lexsort((gpu.start[rows], gpu.call[rows]))]
-        names = gpu.name[rows]
-        work = np.isin(gpu.kind[rows], (GpuKind.KERNEL, GpuKind.GRAPH))
-        of_name = {int(code): kernel_class(self.trace.names[code]) for code in np.unique(names)}
-        kind = tuple(
-            of_name[code] if is_kernel else KernelClass.OTHER
-            for code, is_kernel in zip(names.tolist(), work.tolist(), strict=True)
-        )
         call = gpu.call[rows].astype(np.int64)
         graph = api.role[call] == Role.GRAPH_LAUNCH
-        return Launched(rows.astype(np.int64), call, kind, graph, self.analysis.steps.op_step[rows])
+        return Launched(rows.astype(np.int64), call, graph, self.analysis.steps.op_step[rows])
 
     @cached_property
     def sequence(self) -> KernelSequence:
@@ -227,15 +218,6 @@ class Context:
             rows = rows[has[api.name[rows]]]
         return rows.astype(np.int64)
 
-    def ops_named(self, *names: str) -> Int64:
-        """Rows of host_ops of framework ops with one of these names (`item`: without `aten::`)
-        that begin in the window."""
-        ops = self.trace.host_ops
-        wanted = {f"aten::{name}" for name in names}
-        is_wanted = np.array([name in wanted for name in self.trace.names], np.bool_)
-        rows = np.flatnonzero((ops.kind == HostKind.OP) & is_wanted[ops.name])
-        return rows[self.in_steps(self.analysis.clock.to_gpu(ops.start[rows]))].astype(np.int64)
-
     def in_steps(self, time: Int64) -> Bool:
         """Which host times (GPU clock) lie in the chosen steps; all with `--window trace`."""
         if self.analysis.options.window == "trace" or len(self.analysis.steps) == 0:
@@ -261,12 +243,19 @@ class Context:
 
     def waits_of(self, code: str) -> Int64:
         """Rows of api_calls of the waits that are the wait rule `code`'s."""
-        owner = [
-            next((rule.code for rule in self._wait_rules if rule.claims(kind)), "")
-            for kind in self.waits.kinds
-        ]
+        owner = [self._owner(kind) for kind in self.waits.kinds]
         mine = np.array([name == code for name in owner], np.bool_)
         return self.waits.call[mine[self.waits.kind]] if len(owner) else self.waits.call
+
+    def _owner(self, kind: Wait) -> str:
+        """Code of the wait rule that claims a kind of waits, "" for none."""
+        for rule in self._wait_rules:
+            try:
+                if rule.claims(kind):
+                    return rule.code
+            except Exception:  # noqa: BLE001  a rule of a user's own claims nothing then
+                continue
+        return ""
 
     @cached_property
     def copy_before(self) -> Int64:

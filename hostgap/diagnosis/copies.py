@@ -92,7 +92,8 @@ def hidden(context: Context, op: Int64, exposed: Int64) -> Edit:
     total = int(exposed.sum())
     if total <= kernels:
         return Edit(drop=np.sort(op))
-    left = (gpu.end[op] - gpu.start[op]) * (total - kernels) // total
+    share = (total - kernels) / total
+    left = ((gpu.end[op] - gpu.start[op]) * share).astype(np.int64)
     return Edit(length=dict(zip(op.tolist(), left.tolist(), strict=True)))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hostgap.analysis.intervals import Intervals
 from hostgap.analysis.syncs import blocking_calls
 from hostgap.analysis.whatif import Edit, Replay
 from hostgap.diagnosis import model as m
@@ -72,15 +73,15 @@ def run_rules(
     outcome = Outcome()
     matches: list[tuple[Rule, Match]] = []
     for rule in rules:
-        lacking = context.lacks(rule.needs)
-        if lacking is not None:
-            reason = f"needs {lacking.value}"
-            outcome.not_applicable.append(
-                m.NotApplicable(code=rule.code, name=rule.name, reason=reason)
-            )
-            continue
-        chosen = options.get(rule.code) or rule.options()
         try:
+            lacking = context.lacks(rule.needs)
+            if lacking is not None:
+                reason = f"needs {lacking.value}"
+                outcome.not_applicable.append(
+                    m.NotApplicable(code=rule.code, name=rule.name, reason=reason)
+                )
+                continue
+            chosen = options.get(rule.code) or rule.options()
             found = [_checked(context, match) for match in rule.find(context, chosen)]
         except Exception as error:  # noqa: BLE001  a rule of a user's own must not stop the others
             outcome.problems.append(f"{rule.code}: failed: {type(error).__name__}: {error}")
@@ -111,14 +112,22 @@ def _checked(context: Context, match: Any) -> Match:
     if not isinstance(match, Match):
         raise TypeError(f"yielded {type(match).__name__} instead of a Match")
     trace = context.trace
-    edit = match.edit or Edit()
+    edit = Edit() if match.edit is None else match.edit
     if not isinstance(edit, Edit):
         raise TypeError(f"edit is {type(edit).__name__} instead of an Edit")
+    texts: list[Any] = [match.title, match.advice]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("title and advice are texts")
+    for name, spans in (("cut", edit.cut), ("capture", edit.capture)):
+        _check_spans(f"edit.{name}", spans)
+    lengths: list[Any] = list(edit.length.values())
+    if not all(isinstance(ns, int) and ns >= 0 for ns in lengths):
+        raise TypeError("edit.length: ns are integers, 0 or more")
     columns = (
         ("calls", match.calls, len(trace.api_calls)),
-        ("ops", match.ops, len(trace.gpu_ops)),
         ("edit.unblock", edit.unblock, len(trace.api_calls)),
         ("edit.drop", edit.drop, len(trace.gpu_ops)),
+        ("edit.length", np.array(list(edit.length), np.int64), len(trace.gpu_ops)),
     )
     for name, rows, length in columns:
         rows = np.asarray(rows)
@@ -129,6 +138,17 @@ def _checked(context: Context, match: Any) -> Match:
     return match
 
 
+def _check_spans(name: str, spans: Any) -> None:
+    """Raise for what is no merged set of intervals: sorted, apart, none negative."""
+    if not isinstance(spans, Intervals):
+        raise TypeError(f"{name} is {type(spans).__name__} instead of Intervals")
+    start, end = np.asarray(spans.start), np.asarray(spans.end)
+    if start.shape != end.shape or start.ndim != 1 or {start.dtype.kind, end.dtype.kind} - {"i"}:
+        raise TypeError(f"{name}: starts and ends are integers, as many of each")
+    if (end < start).any() or (start[1:] < end[:-1]).any():
+        raise ValueError(f"{name}: not merged: union() makes it so")
+
+
 class _Prices:
     """Prices matches by replaying the window's first steps without them."""
 
@@ -136,15 +156,19 @@ class _Prices:
         self.replay = context.replay
         self._window, self._idle = context.window_ns, context.idle()
         blocking = blocking_calls(context.trace)
-        api = context.trace.api_calls
+        api, gpu = context.trace.api_calls, context.trace.gpu_ops
 
         def weight(match: Match) -> int:
             calls = match.calls[blocking[match.calls]] if len(match.calls) else match.calls
-            cut = match.edit.cut.total + match.edit.capture.total if match.edit else 0
-            return int((api.end[calls] - api.start[calls]).sum()) + len(match.calls) + cut
+            saved = 0
+            if match.edit is not None:
+                saved = match.edit.cut.total + match.edit.capture.total
+                gone = np.concatenate((match.edit.drop, np.array(list(match.edit.length))))
+                saved += int((gpu.end - gpu.start)[gone.astype(np.int64)].sum())
+            return int((api.end[calls] - api.start[calls]).sum()) + len(match.calls) + saved
 
-        keep = sorted(range(len(matches)), key=lambda i: -weight(matches[i][1]))[:PRICED]
-        self._priced = {id(matches[i][1]) for i in keep}
+        priced = [match for rule, match in matches if not rule.informs]
+        self._priced = {id(match) for match in sorted(priced, key=lambda m: -weight(m))[:PRICED]}
         if self.replay is not None:
             self.scale = context.window_ns / max(1, self.replay.high - self.replay.low)
             self.low_window = self.replay.length(Edit(), untraced=True) * self.scale
@@ -204,6 +228,7 @@ def _finding(context: Context, one: _Priced, min_saving: float) -> m.Finding:
         predicted_saving_ns=one.saving_ns,
         predicted_saving_low_ns=one.low_ns,
         predicted_saving_share=one.share,
+        predicted_saving_low_share=one.low_share,
         advice=match.advice or rule.advice,
         evidence=[int(row) for row in calls[:EVIDENCE]],
         fix=rule.fix,
@@ -220,7 +245,8 @@ def _severity(rule: Rule, low_share: float | None, min_saving: float) -> Severit
     return "error" if low_share >= max(ERROR_SAVING, min_saving) else "warning"
 
 
-def _rank(finding: m.Finding) -> tuple[bool, int, int, str]:
-    """Defects before what is harmless, then by saving."""
+def _rank(finding: m.Finding) -> tuple[int, int, int, str]:
+    """Errors, warnings, what is harmless; of each the largest saving first."""
+    severity = ("error", "warning", "info").index(finding.severity)
     saving = finding.predicted_saving_ns or 0
-    return finding.severity == "info", -saving, -finding.blocked_ns, finding.code
+    return severity, -saving, -finding.blocked_ns, finding.code

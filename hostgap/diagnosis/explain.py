@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 
 from hostgap.analysis.integrity import REASONS
 from hostgap.diagnosis.registry import Registry, load_rules, unknown_code
@@ -20,12 +21,13 @@ FAMILIES = {
 
 
 def explain(registry: Registry, code: str) -> str:
-    """The page of a rule, or of a code that says something about the trace.
+    """The page of a rule, by code or name, or of a code that says something about the trace.
 
     Raises:
         ConfigError: there is no such code; the nearest is named.
     """
-    wanted = code.upper()
+    by_name = {rule.name: name for name, rule in registry.rules.items()}
+    wanted = by_name.get(code.lower(), code.upper())
     rule = registry.rules.get(wanted)
     if rule is None:
         reason = REASONS.get(wanted)
@@ -33,12 +35,11 @@ def explain(registry: Registry, code: str) -> str:
             raise unknown_code(code, [*registry.rules, *REASONS])
         return (
             f"{wanted}: {reason.meaning}\n\nIt makes the trace {reason.verdict.label}."
-            f"\n\n{reason.remedy}"
+            f"\n\n{textwrap.fill(reason.remedy, 80)}"
         )
     needs = "\n".join(f"- {need.value}" for need in rule.needs)
-    fix = f"\n\n## Fix\n`hostgap fix` applies: {rule.fix}" if rule.fix else ""
     page = registry.docs[wanted].strip()
-    return f"{page}\n\n## Needs\n{needs}{fix}"
+    return f"{page}\n\n## Needs\n{needs}" if needs else page
 
 
 def reference(registry: Registry) -> str:

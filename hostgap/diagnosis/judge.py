@@ -73,7 +73,7 @@ def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Dia
     outcome = run_rules(context, rules, options, judging.min_saving)
     return msgspec.structs.replace(
         diagnosis,
-        verdict=give_verdict(context, context.rank_wait_ns),
+        verdict=give_verdict(context),
         findings=outcome.findings,
         not_applicable=outcome.not_applicable,
         problems=[*registry.problems, *outcome.problems],
@@ -129,7 +129,8 @@ def _cost(context: Context, judging: Judging) -> m.Cost | None:
     if judging.gpu_price is None:
         return None
     hours = context.window_ns / context.steps / 3.6e12
-    stepped = context.analysis.steps.marks.source != "whole"
+    analysis = context.analysis
+    stepped = analysis.options.window == "steps" and analysis.steps.marks.source != "whole"
     per_step = judging.gpu_price * hours * 1e6 if stepped else None
     share = context.idle() / context.window_ns if context.window_ns else 0.0
     tokens = judging.tokens_per_step

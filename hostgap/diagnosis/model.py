@@ -13,7 +13,7 @@ import msgspec
 
 SCHEMA = "hostgap.diagnosis/1"
 
-# What limits the step; see docs/rules.md.
+# What limits the step; see docs/causes.md.
 Verdict = Literal[
     "gpu-bound",
     "rank-wait",
@@ -210,9 +210,10 @@ class Capture(_Base, frozen=True):
 
 
 class LaunchFigures(_Base, frozen=True):
-    """How launching went, outside graphs.
+    """How launching went.
 
-    `call_share` is the share of the window spent inside launch calls, `lead_median_ns` the median
+    `call_share` is the time inside launch calls, graphs' too and of all threads, by the length of
+    the window; `lead_median_ns`, of launches outside graphs, the median
     time from a launch's return to its kernel's start (how far the host runs ahead; negative where
     kernels start before the call returns), null without launches.
     """
@@ -240,8 +241,10 @@ class Finding(_Base, frozen=True):
     `blocked_ns`, `shadow_ns` and the savings are totals over the window. `predicted_saving_ns` is
     what a replay of the trace without it saves; the profiler slows the host, so from a trace alone
     that is the most. `predicted_saving_low_ns` is what is left where the host is as much faster as
-    profilers have been measured to slow it: a finding that saves nothing then is `info`. Both are
-    null where nothing can be replayed. `evidence` holds rows of the table `api_calls`.
+    profilers have been measured to slow it: a finding that saves less than 1 % then is `info`, one
+    that saves 5 % an error. Both are null where nothing can be replayed, and for rules that only
+    inform. The shares are of the step as recorded, and of the step with the faster host. `evidence`
+    holds rows of the table `api_calls`.
     """
 
     code: str
@@ -256,6 +259,7 @@ class Finding(_Base, frozen=True):
     predicted_saving_ns: int | None
     predicted_saving_low_ns: int | None
     predicted_saving_share: float | None
+    predicted_saving_low_share: float | None
     advice: str
     evidence: list[int]
     fix: str | None

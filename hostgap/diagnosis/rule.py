@@ -33,13 +33,13 @@ class Need(enum.Enum):
     STACKS = "Python stacks: record with profile(..., with_stack=True)"
     STEPS = "steps: mark them with torch.profiler's step(), NVTX ranges, or --step-marker"
     SCHEDULING = "scheduling events: record with nsys profile --cpuctxsw=process-tree"
-    GC = "gc ranges: record with_stack=True, or with hostgap profile"
+    GC = "gc ranges: record with_stack=True, or a range named gc around each collection"
     RANKS = "collectives: the trace of a rank of a distributed run"
-    PROFILE = "hostgap profile: a trace alone does not show it"
+    PROFILE = "measurements beside the trace, which hostgap does not take yet"
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """A rule's thresholds; subclass it with a field, a default and a comment each."""
+    """A rule's thresholds: subclass it; what each means stands under the rule's `## Options`."""
 
 
 def _none() -> Int64:
@@ -52,7 +52,6 @@ class Match:
 
     Attributes:
         calls: rows of api_calls it consists of: they count, block, cast shadows and say where.
-        ops: rows of gpu_ops that belong to it, where calls alone do not say.
         edit: the world without the fault, to be replayed; None where it takes nothing away.
         site: where; None takes the site of the first call.
         count: how often, where it is not once per call.
@@ -61,7 +60,6 @@ class Match:
     """
 
     calls: Int64 = field(default_factory=_none)
-    ops: Int64 = field(default_factory=_none)
     edit: Edit | None = None
     site: Site | None = None
     count: int | None = None

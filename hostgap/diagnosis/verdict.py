@@ -38,17 +38,12 @@ _CLASSES: dict[Verdict, tuple[Cause, ...]] = {
 }
 
 
-def give_verdict(context: Context, rank_wait_ns: int = 0) -> Verdict:
-    """What limits the step on the context's device.
-
-    Args:
-        context: the trace.
-        rank_wait_ns: time in collectives beyond their own cost, in the window.
-    """
+def give_verdict(context: Context) -> Verdict:
+    """What limits the step on the context's device."""
     window = context.window_ns
     if window <= 0:
         return "unmeasurable"
-    if rank_wait_ns > RANK_WAIT * window:
+    if context.rank_wait_ns > RANK_WAIT * window:
         return "rank-wait"
     host_idle = context.idle() - context.idle(*_GPU)
     if host_idle < GPU_BOUND * window:
@@ -57,7 +52,8 @@ def give_verdict(context: Context, rank_wait_ns: int = 0) -> Verdict:
     if context.replay is not None and len(context.waits.call):
         # without its waits the host would have been ahead: their cost is not what they take
         scale = window / max(1, context.replay.high - context.replay.low)
-        saved = context.replay.saving(Edit(unblock=context.waits.call)) * scale
+        waits = context.with_copies(context.waits.call)
+        saved = context.replay.saving(Edit(unblock=waits)) * scale
         totals["sync-bound"] = max(totals["sync-bound"], int(saved))
     best = max(totals, key=lambda name: totals[name])
     return best if totals[best] >= CLEAR * host_idle else "mixed"

@@ -79,6 +79,7 @@ def _findings(diagnosis: Diagnosis) -> list[str]:
         lines += ["", f"and {len(found) - FINDINGS} more"]
     if together := s.together_line(diagnosis):
         lines += ["", _text(together)]
+    lines += [f"- {remark.code} {_text(remark.title)}" for remark in s.remarks(diagnosis)]
     if seen := s.harmless(diagnosis):
         names = dict.fromkeys(f"{finding.code} {finding.name}" for finding in seen)
         lines += ["", _text(f"Seen, harmless: {', '.join(names)}")]

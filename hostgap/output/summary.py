@@ -136,9 +136,15 @@ def described(diagnosis: Diagnosis) -> str:
 
 def caveat(diagnosis: Diagnosis) -> str:
     """How far the figures go."""
+    text = "The profiler slows the host: idle time is an upper bound. Counts are exact."
     if diagnosis.trace.integrity.verdict == "partial":
-        return "The trace is partial, and the profiler slows the host: idle is an upper bound."
-    return "The profiler slows the host: idle time is an upper bound. Counts are exact."
+        text = "The trace is partial, and the profiler slows the host: idle is an upper bound."
+    if defects(diagnosis):
+        text += (
+            " A saving's low end takes the host to be as fast as it may be without a profiler, "
+            "its high end as slow as it was recorded."
+        )
+    return text
 
 
 def count_line(diagnosis: Diagnosis) -> str:
@@ -211,10 +217,10 @@ def place(site: Site | None) -> str:
 
 
 _VERDICTS: dict[str, str] = {
-    "gpu-bound": "the host keeps the GPU fed; look at the kernels",
+    "gpu-bound": "the host keeps the GPU fed: look at the kernels",
     "rank-wait": "collectives wait for other ranks",
     "sync-bound": "the host waits for the GPU, and the GPU then for the host",
-    "launch-bound": "launching takes longer than the kernels do",
+    "launch-bound": "the GPU waits for the host to launch its work",
     "host-bound": "the host's own work holds the GPU up",
     "input-bound": "the step waits for its input",
     "transfer-bound": "copies hold the step up",
@@ -235,7 +241,17 @@ def defects(diagnosis: Diagnosis) -> list[Finding]:
 
 def harmless(diagnosis: Diagnosis) -> list[Finding]:
     """Findings that were seen and cost nothing."""
-    return [finding for finding in diagnosis.findings if finding.severity == "info"]
+    infos = [finding for finding in diagnosis.findings if finding.severity == "info"]
+    return [finding for finding in infos if not finding.code.startswith("HG9")]
+
+
+def remarks(diagnosis: Diagnosis) -> list[Finding]:
+    """Findings about the trace itself, the first of each rule."""
+    first: dict[str, Finding] = {}
+    for finding in diagnosis.findings:
+        if finding.code.startswith("HG9"):
+            first.setdefault(finding.code, finding)
+    return list(first.values())
 
 
 def saving(diagnosis: Diagnosis, low_ns: int | None, high_ns: int | None) -> str:
@@ -262,6 +278,15 @@ def often(diagnosis: Diagnosis, finding: Finding) -> str:
     return f"{finding.count:,}x in {steps_in(diagnosis)} steps"
 
 
+def shadow(diagnosis: Diagnosis, finding: Finding) -> str:
+    """What follows a wait, "" where the GPU does not idle behind it."""
+    n = steps_in(diagnosis)
+    if finding.shadow_ns < 1_000 * n:
+        return ""
+    per = " a step" if per_step(diagnosis) else ""
+    return f"; behind it the GPU idles {duration(finding.shadow_ns / n)}{per}"
+
+
 def together_line(diagnosis: Diagnosis) -> str:
     """What all defects save at once, "" where there are fewer than two."""
     whatif = diagnosis.whatif
@@ -283,7 +308,7 @@ def cost_line(diagnosis: Diagnosis) -> str:
     else:
         return f"At {cost.gpu_price_per_hour:g} an hour: no steps to price."
     return (
-        f"At {cost.gpu_price_per_hour:g} an hour a million {unit} cost {whole:,.2f}, "
+        f"At {cost.gpu_price_per_hour:g} an hour a million {unit} cost up to {whole:,.2f}, "
         f"{idle:,.2f} of it for an idle GPU."
     )
 

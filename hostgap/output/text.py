@@ -168,7 +168,7 @@ def _findings(console: Console, diagnosis: Diagnosis) -> None:
         console.print()
         console.print(Text("What to change, and what it would save", style="bold"))
     for finding, *others in list(by_code.values())[:FINDINGS]:
-        _finding(console, diagnosis, finding, len(others))
+        _finding(console, diagnosis, finding, others)
     if len(by_code) > FINDINGS:
         rest = ", ".join(list(by_code)[FINDINGS:])
         console.print(Text(f"  and {rest}", style="dim"))
@@ -178,20 +178,32 @@ def _findings(console: Console, diagnosis: Diagnosis) -> None:
         names = dict.fromkeys(f"{finding.code} {finding.name}" for finding in seen)
         console.print()
         console.print(Text(f"Seen, harmless: {', '.join(names)}", style="dim"))
+    for remark in s.remarks(diagnosis):
+        console.print(Text(f"{remark.code} {printable(remark.title)}", style="dim"))
+    if diagnosis.problems:
+        rules = f"{len(diagnosis.problems)} rule{'s' if len(diagnosis.problems) > 1 else ''}"
+        console.print(Text(f"{rules} did not run: see the warnings", style="yellow"))
 
 
-def _finding(console: Console, diagnosis: Diagnosis, finding: Finding, others: int) -> None:
+def _finding(
+    console: Console, diagnosis: Diagnosis, finding: Finding, others: list[Finding]
+) -> None:
     style = "red" if finding.severity == "error" else "yellow"
     low, high = finding.predicted_saving_low_ns, finding.predicted_saving_ns
     head = Text(f"{finding.code} ", style=f"bold {style}")
-    head.append(f"{finding.name}: {s.saving(diagnosis, low, high)}", style="bold")
+    head.append(f"{finding.severity} ", style=style)
+    head.append(f"{finding.name}: saves {s.saving(diagnosis, low, high)}", style="bold")
     console.print(Padding(head, (0, 0, 0, 2)))
     where = s.place(finding.site)
     at = f", at {where}" if where else ""
-    also = f", and at {others} more places" if others > 1 else ", and at another place"
+    also = ""
+    if others:
+        most = max(other.predicted_saving_ns or 0 for other in others) / s.steps_in(diagnosis)
+        places = f"{len(others)} more places" if len(others) > 1 else "another place"
+        also = f" (and at {places}, up to {s.duration(most)} each)"
     lines = (
-        (printable(finding.title), ""),
-        (f"{s.often(diagnosis, finding)}{at}{also if others else ''}", "dim"),
+        (printable(finding.title) + s.shadow(diagnosis, finding), ""),
+        (f"{s.often(diagnosis, finding)}{at}{also}", "dim"),
         (printable(finding.advice), "dim"),
     )
     for text, line_style in lines:
@@ -200,20 +212,21 @@ def _finding(console: Console, diagnosis: Diagnosis, finding: Finding, others: i
 
 def _hint(diagnosis: Diagnosis) -> str:
     """What would show more."""
-    device = s.main_device(diagnosis)
-    framed = any(
-        idle.site.file is not None for device in diagnosis.devices for idle in device.idle_sites
-    )
-    if device is not None and device.idle_sites and not framed:
+    found = s.defects(diagnosis)
+    sites = [finding.site for finding in found]
+    sites += [idle.site for device in diagnosis.devices for idle in device.idle_sites]
+    lines = []
+    if (found or sites) and not any(site is not None and site.file for site in sites):
         if diagnosis.trace.source == "nsys":
-            return (
+            lines.append(
                 "Lines of your own code: nsys profile --cudabacktrace=all "
                 "--python-backtrace=cuda,\nthen nsys export --include-json=true."
             )
-        return "Record with profile(..., with_stack=True) to see lines of your own code."
-    if found := s.defects(diagnosis):
-        return f"What to do about it: hostgap explain {found[0].code}"
-    if diagnosis.trace.file == "stdin":
-        return ""
-    name = printable(shlex.quote(diagnosis.trace.file), 4096)
-    return f"Every figure: hostgap analyze {name} --format json"
+        else:
+            lines.append("Record with profile(..., with_stack=True) to see lines of your own code.")
+    if found:
+        lines.append(f"What to do about it: hostgap explain {found[0].code}")
+    elif not lines and diagnosis.trace.file != "stdin":
+        name = printable(shlex.quote(diagnosis.trace.file), 4096)
+        lines.append(f"Every figure: hostgap analyze {name} --format json")
+    return "\n".join(lines)

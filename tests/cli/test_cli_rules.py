@@ -29,6 +29,10 @@ def test_rules_lists_every_rule() -> None:
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
+def test_explain_by_name() -> None:
+    assert hostgap("explain", "launch-storm").stdout.startswith(b"HG201 launch-storm")
+
+
 def test_explain_a_rule_and_a_remark() -> None:
     rule = hostgap("explain", "HG101").stdout.decode()
     assert rule.startswith("HG101 scalar-read: ")
@@ -66,14 +70,27 @@ def test_bad_options(options: tuple[str, ...], says: str) -> None:
     assert says in error_of("analyze", EAGER, *options)
 
 
-def test_fail_on() -> None:
-    assert hostgap("analyze", EAGER, "--fail-on", "error").returncode == 1
+def test_fail_on(tmp_path: Path) -> None:
+    failed = hostgap("analyze", EAGER, "--fail-on", "error")
+    assert failed.returncode == 1
+    assert failed.stderr.decode().startswith("hostgap: --fail-on error: HG201")
+    config = 'fail-on = "error"\nmin-saving = "2%"\nselect = "HG2"\n'
+    (tmp_path / "hostgap.toml").write_text(config)
+    assert hostgap("analyze", EAGER, cwd=tmp_path).returncode == 1
+    # a check whose rules did not run has not passed
+    (tmp_path / "my001_broken.py").write_text("def f(:")
+    done = hostgap("analyze", EAGER, "--rules", tmp_path, "--fail-on", "error")
+    assert done.returncode == 2
+    assert b"some rules did not run" in done.stderr
     assert hostgap("analyze", EAGER, "--fail-on", "warning", "--select", "HG101").returncode == 0
 
 
 def test_price() -> None:
     shown = hostgap("analyze", EAGER, "--gpu-price", "3.6").stdout.decode()
-    assert "At 3.6 an hour a million steps cost 35.42, 32.99 of it for an idle GPU." in shown
+    said = "At 3.6 an hour a million steps cost up to 35.42, 32.99 of it for an idle GPU."
+    assert said in shown
+    whole = json_of(EAGER, "--gpu-price", "3.6", "--window", "trace")["cost"]
+    assert whole["per_million_steps"] is None
     cost = json_of(EAGER, "--gpu-price", "3.6", "--tokens-per-step", "4")["cost"]
     assert cost["per_million_tokens"] == pytest.approx(cost["per_million_steps"] / 4)
 

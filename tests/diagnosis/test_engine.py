@@ -11,11 +11,14 @@ import pytest
 
 from hostgap.analysis.analyze import analyze
 from hostgap.analysis.examine import examine
+from hostgap.analysis.intervals import Intervals
+from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.engine import run_rules
 from hostgap.diagnosis.judge import Judging
 from hostgap.diagnosis.registry import load_rules
-from hostgap.diagnosis.rule import Match, Need, Options, Rule
+from hostgap.diagnosis.rule import Match, Need, Options, Rule, WaitRule
+from hostgap.diagnosis.waits import Wait
 from hostgap.errors import ConfigError
 from hostgap.trace.model import Trace
 from tests.analysis.build import (
@@ -293,3 +296,43 @@ def test_a_region_is_the_innermost_frame_around_all_of_it() -> None:
     one = context.region_site(context.launched.call[:1])
     assert one is not None
     assert one.function == "layer"
+
+
+class ClaimsWrongly(WaitRule):
+    code, name, title, advice, order = "XX002", "test", "t", "a", 1
+
+    def claims(self, wait: Wait) -> bool:
+        raise KeyError("mine")
+
+
+class CutsNonsense(_Test):
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        yield Match(edit=Edit(cut=3))  # type: ignore[arg-type]
+
+
+class CutsBackwards(_Test):
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        start, end = np.array([9, 3]), np.array([4, 8])
+        yield Match(edit=Edit(cut=Intervals(start, end)))
+
+
+class NeedsNonsense(_Test):
+    needs = ("stacks",)  # type: ignore[assignment]
+
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        yield Match()
+
+
+@pytest.mark.parametrize("rule", [CutsNonsense(), CutsBackwards(), NeedsNonsense()])
+def test_an_edit_or_a_need_that_is_none_is_named(rule: Rule) -> None:
+    context = Context(examine(two_reads()), load_rules().wait_rules())
+    outcome = run_rules(context, [rule, *load_rules().chosen(("HG101",))])
+    assert len(outcome.problems) == 1
+    assert [finding.code for finding in outcome.findings] == ["HG101"]
+
+
+def test_a_rule_that_fails_to_claim_claims_nothing() -> None:
+    registry = load_rules()
+    context = Context(examine(two_reads()), [ClaimsWrongly(), *registry.wait_rules()])
+    outcome = run_rules(context, registry.chosen(("HG101",)))
+    assert [finding.code for finding in outcome.findings] == ["HG101"]

@@ -41,4 +41,4 @@ def test_silent_where_the_graph_is_faster_or_nothing_was_measured() -> None:
 
 
 def test_silent_on_a_trace_alone() -> None:
-    assert "hostgap profile" in not_applicable("HG308", sample("cuda_graph.json.gz"))
+    assert "measurements beside the trace" in not_applicable("HG308", sample("cuda_graph.json.gz"))

@@ -36,4 +36,4 @@ def test_silent_where_the_process_gets_its_cpu() -> None:
 
 
 def test_silent_without_figures() -> None:
-    assert "hostgap profile" in not_applicable("HG508", sample("eager.json.gz"))
+    assert "measurements beside the trace" in not_applicable("HG508", sample("eager.json.gz"))
