@@ -42,6 +42,7 @@ from hostgap.analysis.intervals import Intervals, covers, overlap, union
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import caused_by
 from hostgap.diagnosis.regions import HOST_WORK_NS, replayed
 from hostgap.diagnosis.rule import Match, Need, Rule
 
@@ -87,7 +88,7 @@ class FragmentedGraphs(Rule):
         waited = np.searchsorted(waits, end) > np.searchsorted(waits, start)
         keep = (end > start) & (end - start <= HOST_WORK_NS) & ~waited
         between = union(start[keep], end[keep])
-        late, parts = context.caused_by(*HOST_LATE), context.parts
+        late, parts = caused_by(context, *HOST_LATE), context.parts
         idle = int(overlap(between, Intervals(parts.start[late], parts.end[late])).sum())
         if len(between.start) == 0 or idle < options.min_idle * context.window_ns:
             return

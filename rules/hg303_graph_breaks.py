@@ -44,6 +44,7 @@ from hostgap.analysis.host import OP
 from hostgap.analysis.intervals import union
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import event_names, event_site, events_under, named, outermost
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Int64
@@ -65,15 +66,15 @@ class GraphBreaks(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The breaks, by where Dynamo resumes; without stacks by the region that does."""
-        region, entered = context.named(REGION), context.named(ENTERED)
-        lookup = context.named(LOOKUP)
+        region, entered = named(context, REGION), named(context, ENTERED)
+        lookup = named(context, LOOKUP)
         breaks: dict[Site | None, list[tuple[int, int]]] = {}
         titles: dict[Site | None, str] = {}
-        for code, outer in context.outermost(region):
-            thread, names = context.host[code], context.event_names(code)
+        for code, outer in outermost(context, region):
+            thread, names = context.host[code], event_names(context, code)
             start, end, parent = thread.nested.start, thread.nested.end, thread.nested.parent
             is_op = thread.table == OP
-            inside = context.events_under(code, region)
+            inside = events_under(context, code, region)
             nested = np.flatnonzero(is_op & region[names] & (parent >= 0))
             nested = nested[inside[parent[nested]] & context.in_steps(start[nested])]
             looked = start[is_op & lookup[names]]
@@ -108,7 +109,7 @@ def _resumed(context: Context, code: int, event: int, names: Int64) -> tuple[Sit
             file, function, line = match.groups()
             site = Site(file=file, line=int(line), function=function, op=None, precision="call")
             return site, f"A compiled function breaks into several graphs in {function}"
-    return context.event_site(code, event), ""
+    return event_site(context, code, event), ""
 
 
 def _first_calls(context: Context, times: Int64) -> Int64:

@@ -42,6 +42,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import named
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import CopyKind
 
@@ -66,9 +67,9 @@ class GraphInputCopies(Rule):
         if not made.graph.any():
             return
         ops = context.launched.op
-        copies = (gpu.copy_kind[ops] == CopyKind.D2D) | context.named(COPY_KERNEL)[gpu.name[ops]]
+        copies = (gpu.copy_kind[ops] == CopyKind.D2D) | named(context, COPY_KERNEL)[gpu.name[ops]]
         is_copy = np.isin(made.call, context.launched.call[copies]) & made.eager
-        fills = context.named(RNG_STATE)[gpu.name[ops]]
+        fills = named(context, RNG_STATE)[gpu.name[ops]]
         is_fill = np.isin(made.call, context.launched.call[fills])
         # the next graph launch, and the next launch that is no copy, upload or part of a replay
         index = np.arange(len(made))

@@ -40,6 +40,7 @@ import numpy as np
 from hostgap.analysis.intervals import covers, union
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import event_site, named, outermost
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import waits_in
 from hostgap.diagnosis.rule import Match, Need, Rule
@@ -69,10 +70,10 @@ class Recompiles(Rule):
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The compilations, by the user's call that leads to them."""
         spans: dict[Site | None, list[tuple[int, int]]] = {}
-        for code, events in context.outermost(context.named(COMPILING)):
+        for code, events in outermost(context, named(context, COMPILING)):
             nested = context.host[code].nested
             for event in events.tolist():
-                site = context.event_site(code, event)
+                site = event_site(context, code, event)
                 spans.setdefault(site, []).append(
                     (int(nested.start[event]), int(nested.end[event]))
                 )

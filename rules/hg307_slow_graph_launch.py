@@ -42,6 +42,7 @@ from hostgap.analysis.host import CALL
 from hostgap.analysis.parts import sum_by
 from hostgap.analysis.whatif import GRAPH_INFLATION, Edit
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import caused_by
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Role
 
@@ -59,7 +60,7 @@ class SlowGraphLaunch(Rule):
         """The launches that are exposed for longer than the profiler makes them."""
         api, parts = context.trace.api_calls, context.parts
         launches = context.calls_of(Role.GRAPH_LAUNCH)
-        mine = np.flatnonzero((parts.table == CALL) & context.caused_by(Cause.LAUNCH_CALL))
+        mine = np.flatnonzero((parts.table == CALL) & caused_by(context, Cause.LAUNCH_CALL))
         mine = mine[np.isin(parts.row[mine], launches)]
         # where the GPU ran dry before the call began, it was something else that made it wait
         mine = mine[

@@ -39,6 +39,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import event_site, named, outermost
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import capture
 from hostgap.diagnosis.rule import Match, Need, Rule
@@ -64,7 +65,7 @@ class CudagraphSkipped(Rule):
         graphs = context.calls_of(Role.GRAPH_LAUNCH, Role.CAPTURE, Role.INSTANTIATE)
         eager = context.launches.call[context.launches.eager]
         found: dict[Site | None, list[Int64]] = {}
-        for code, events in context.outermost(context.named(MANAGER)):
+        for code, events in outermost(context, named(context, MANAGER)):
             nested = context.host[code].nested
             start, end = nested.start[events], nested.end[events]
             theirs = context.call_start[graphs[api.thread[graphs] == code]]
@@ -73,7 +74,7 @@ class CudagraphSkipped(Rule):
             without = np.searchsorted(theirs, end) == np.searchsorted(theirs, start)
             low, high = np.searchsorted(launched, start), np.searchsorted(launched, end)
             for at in np.flatnonzero(without & (high > low)).tolist():
-                site = context.event_site(code, int(events[at]))
+                site = event_site(context, code, int(events[at]))
                 found.setdefault(site, []).append(mine[low[at] : high[at]])
         for site, runs in found.items():
             calls = np.concatenate(runs)

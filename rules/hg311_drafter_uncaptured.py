@@ -38,6 +38,7 @@ import numpy as np
 from hostgap.analysis.intervals import union
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import event_site, named, outermost
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import capture, waits_in
 from hostgap.diagnosis.rule import Match, Need, Rule
@@ -73,14 +74,14 @@ class DrafterUncaptured(Rule):
         eager = made.call[made.eager]
         found: dict[Site | None, list[Int64]] = {}
         phases: dict[Site | None, list[tuple[int, int]]] = {}
-        for code, events in context.outermost(context.named(DRAFT)):
+        for code, events in outermost(context, named(context, DRAFT)):
             nested = context.host[code].nested
             start, end = nested.start[events], nested.end[events]
             mine = eager[api.thread[eager] == code]
             begun = context.call_start[mine]
             low, high = np.searchsorted(begun, start), np.searchsorted(begun, end)
             for at in np.flatnonzero(high - low >= options.min_launches).tolist():
-                site = context.event_site(code, int(events[at]))
+                site = event_site(context, code, int(events[at]))
                 found.setdefault(site, []).append(mine[low[at] : high[at]])
                 phases.setdefault(site, []).append((int(start[at]), int(end[at])))
         for site, runs in found.items():

@@ -37,6 +37,7 @@ import numpy as np
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import named
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import HostKind, Int64, Role
@@ -57,7 +58,7 @@ class ModuleLoading(Rule):
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The loads, by the call that they happen in."""
         loads = context.calls_of(Role.MODULE_LOAD)
-        loads = loads[context.named(LOADS)[context.trace.api_calls.name[loads]]]
+        loads = loads[named(context, LOADS)[context.trace.api_calls.name[loads]]]
         noted = _noted(context)
         spans = union(
             np.concatenate((context.call_start[loads], noted.start)),
@@ -87,7 +88,7 @@ class ModuleLoading(Rule):
 def _noted(context: Context) -> Intervals:
     """What the driver notes of loading in the window. Such a row stands on any thread."""
     ops, clock = context.trace.host_ops, context.analysis.clock
-    rows = np.flatnonzero((ops.kind == HostKind.OVERHEAD) & context.named(NOTED)[ops.name])
+    rows = np.flatnonzero((ops.kind == HostKind.OVERHEAD) & named(context, NOTED)[ops.name])
     start, end = clock.to_gpu(ops.start[rows]), clock.to_gpu(ops.end[rows])
     inside = context.in_steps(start)
     return union(start[inside], end[inside])

@@ -43,6 +43,7 @@ from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.sites import frame_precision, site_of_frame
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -58,7 +59,7 @@ class GcPause(Rule):
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The collections on launching threads, by the frame that they fell into."""
         spans: dict[int, list[Intervals]] = {}
-        for code in context.launchers.tolist():
+        for code in launching_threads(context).tolist():
             thread = context.host[code]
             events = np.flatnonzero((thread.cause == Cause.GC) & (thread.table != CALL))
             events = events[context.in_steps(thread.nested.start[events])]

@@ -44,6 +44,7 @@ import numpy as np
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import between_steps, caused_by, idle_by_place, idle_match, parts_in
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -67,8 +68,8 @@ class HostWorkBetweenSteps(Rule):
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The costliest places of exposed host work between steps."""
         parts = context.parts
-        work = context.caused_by(Cause.PYTHON, Cause.DISPATCH, Cause.UNTRACED)
-        work &= context.parts_in(context.between_steps)
+        work = caused_by(context, Cause.PYTHON, Cause.DISPATCH, Cause.UNTRACED)
+        work &= parts_in(context, between_steps(context))
         # Where ops are recorded, what shows nothing is another's; it counts under an annotation,
         # which gives it a name. An Nsight export without ops shows no host work at all.
         if context.host.tells_python():
@@ -78,8 +79,8 @@ class HostWorkBetweenSteps(Rule):
         work &= (parts.site < 0) | ~np.isin(parts.site, launchers)
         if int(parts.length[work].sum()) < options.min_share * context.idle():
             return
-        for site, rows in context.idle_by_place(work):
+        for site, rows in idle_by_place(context, work):
             each = int(parts.length[rows].sum()) / context.steps / 1e3
             if each < options.min_host_us:  # what is left behind any wait
                 continue
-            yield context.idle_match(site, rows, f"{self.title}: {each:,.0f} us of idle a step")
+            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us of idle a step")

@@ -38,6 +38,15 @@ import numpy as np
 
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import (
+    event_names,
+    events_at,
+    idle_by_place,
+    idle_match,
+    launching_threads,
+    no_work,
+    outermost_caused,
+)
 from hostgap.diagnosis.rule import Match, Rule
 
 
@@ -53,7 +62,7 @@ class InputWait(Rule):
         """The places at which launching threads wait while the GPU is idle."""
         waiting = [
             code
-            for code in context.launchers.tolist()
+            for code in launching_threads(context).tolist()
             if (context.host[code].cause == Cause.INPUT_WAIT).any()
         ]
         if not waiting:
@@ -61,20 +70,20 @@ class InputWait(Rule):
         parts, waits = context.parts, np.zeros(len(context.parts), np.bool_)
         site, op = parts.site.copy(), parts.op.copy()
         # what a helper did while the thread waited carries the helper's cause
-        helped = (parts.thread >= 0) & ~np.isin(parts.thread, context.launchers)
+        helped = (parts.thread >= 0) & ~np.isin(parts.thread, launching_threads(context))
         for code in waiting:
             own = (parts.thread == code) & (parts.cause == Cause.INPUT_WAIT)
             rows = np.flatnonzero((own | helped) & ~waits)
-            event = context.events_at(code, parts.start[rows])
-            outer = context.outermost_caused(code, Cause.INPUT_WAIT)
+            event = events_at(context, code, parts.start[rows])
+            outer = outermost_caused(context, code, Cause.INPUT_WAIT)
             found = event >= 0
             found[found] = outer[event[found]] >= 0
             rows, event = rows[found], outer[event[found]]
             waits[rows] = True
             # a loader that works in the process itself is one wait, whatever it calls
             site[rows] = context.host[code].site[event]
-            op[rows] = context.event_names(code)[event]
-        waits &= ~context.no_work
-        for place, rows in context.idle_by_place(waits, parts=replace(parts, site=site, op=op)):
+            op[rows] = event_names(context, code)[event]
+        waits &= ~no_work(context)
+        for place, rows in idle_by_place(context, waits, parts=replace(parts, site=site, op=op)):
             each = int(parts.length[rows].sum()) / context.steps / 1e3
-            yield context.idle_match(place, rows, f"{self.title}: {each:,.0f} us of idle a step")
+            yield idle_match(context, place, rows, f"{self.title}: {each:,.0f} us of idle a step")

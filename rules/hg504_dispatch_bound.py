@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import caused_by, idle_by_place, idle_match
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -56,9 +57,9 @@ class DispatchBound(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The five costliest places."""
-        dispatch = context.caused_by(Cause.DISPATCH)
+        dispatch = caused_by(context, Cause.DISPATCH)
         if context.idle(Cause.DISPATCH) < options.min_idle * context.window_ns:
             return
-        for site, rows in context.idle_by_place(dispatch):
+        for site, rows in idle_by_place(context, dispatch):
             each = int(context.parts.length[rows].sum()) / context.steps / 1e3
-            yield context.idle_match(site, rows, f"{self.title}: {each:,.0f} us a step")
+            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us a step")

@@ -33,6 +33,14 @@ from collections.abc import Iterator
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import (
+    between_steps,
+    caused_by,
+    idle_by_place,
+    idle_match,
+    no_work,
+    parts_in,
+)
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -55,10 +63,10 @@ class PythonBound(Rule):
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The five costliest functions."""
         parts = context.parts
-        python = context.caused_by(Cause.PYTHON) & ~context.no_work
-        python &= ~context.parts_in(context.between_steps)
+        python = caused_by(context, Cause.PYTHON) & ~no_work(context)
+        python &= ~parts_in(context, between_steps(context))
         if parts.length[python].sum() < options.min_idle * context.window_ns:
             return
-        for site, rows in context.idle_by_place(python):
+        for site, rows in idle_by_place(context, python):
             each = int(parts.length[rows].sum()) / context.steps / 1e3
-            yield context.idle_match(site, rows, f"{self.title}: {each:,.0f} us a step")
+            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us a step")

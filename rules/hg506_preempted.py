@@ -32,6 +32,7 @@ import numpy as np
 
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import caused_by, idle_match
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -46,6 +47,6 @@ class Preempted(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """One match: where a thread is interrupted is chance."""
-        rows = np.flatnonzero(context.caused_by(Cause.PREEMPTED))
+        rows = np.flatnonzero(caused_by(context, Cause.PREEMPTED))
         if len(rows):
-            yield context.idle_match(None, rows)
+            yield idle_match(context, None, rows)

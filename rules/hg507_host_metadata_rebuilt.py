@@ -42,6 +42,7 @@ from hostgap.analysis.sites import frame_precision, site_of_frame, site_of_op
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Bool, HostKind
 
@@ -77,7 +78,7 @@ class HostMetadataRebuilt(Rule):
         """The places with that many CPU-only ops, on launching threads."""
         trace = context.trace
         works = [name.startswith("aten::") and not _NO_WORK.match(name) for name in trace.names]
-        for code in context.launchers.tolist():
+        for code in launching_threads(context).tolist():
             thread = context.host[code]
             nested = thread.nested
             events = np.flatnonzero(_alone(context, thread))

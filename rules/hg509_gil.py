@@ -39,6 +39,7 @@ from hostgap.analysis.sites import frame_precision, site_of_frame
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import HostKind, Int64
 
@@ -63,7 +64,7 @@ class Gil(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The waits of launching threads, by the function that waits."""
-        for code in context.launchers.tolist():
+        for code in launching_threads(context).tolist():
             event, spans = _returns(context, code, int(options.min_wait_us * 1e3))
             held = np.zeros(len(event), np.bool_)
             owner = context.trace.threads[code].process

@@ -39,6 +39,14 @@ import numpy as np
 
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import (
+    caused_by,
+    events_at,
+    idle_by_place,
+    idle_match,
+    no_work,
+    outermost_caused,
+)
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -53,17 +61,17 @@ class RemoteWait(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The places at which launching threads wait while the GPU is idle."""
-        parts, waits = context.parts, context.caused_by(Cause.REMOTE_WAIT) & ~context.no_work
+        parts, waits = context.parts, caused_by(context, Cause.REMOTE_WAIT) & ~no_work(context)
         site = parts.site.copy()
         for code in np.unique(parts.thread[waits]).tolist():
             rows = np.flatnonzero(waits & (parts.thread == code))
             thread = context.host[code]
             # who calls the library that waits, and not the library
-            event = context.outermost_caused(code, Cause.REMOTE_WAIT)[
-                context.events_at(code, parts.start[rows])
+            event = outermost_caused(context, code, Cause.REMOTE_WAIT)[
+                events_at(context, code, parts.start[rows])
             ]
             above = thread.nested.parent[event]
             site[rows] = np.where((event >= 0) & (above >= 0), thread.site[above], site[rows])
-        for place, rows in context.idle_by_place(waits, parts=replace(parts, site=site)):
+        for place, rows in idle_by_place(context, waits, parts=replace(parts, site=site)):
             each = int(parts.length[rows].sum()) / context.steps / 1e3
-            yield context.idle_match(place, rows, f"{self.title}: {each:,.0f} us of idle a step")
+            yield idle_match(context, place, rows, f"{self.title}: {each:,.0f} us of idle a step")

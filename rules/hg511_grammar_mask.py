@@ -37,6 +37,7 @@ from collections.abc import Iterator
 
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import caused_by, idle_by_place, idle_match, named, parts_under
 from hostgap.diagnosis.rule import Match, Rule
 
 _MASK = re.compile(
@@ -57,7 +58,7 @@ class GrammarMask(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The places at which a mask is filled while the GPU is idle."""
-        mask = context.caused_by(*_HOST) & context.parts_under(context.named(_MASK))
-        for site, rows in context.idle_by_place(mask):
+        mask = caused_by(context, *_HOST) & parts_under(context, named(context, _MASK))
+        for site, rows in idle_by_place(context, mask):
             each = int(context.parts.length[rows].sum()) / context.steps / 1e3
-            yield context.idle_match(site, rows, f"{self.title}: {each:,.0f} us of idle a step")
+            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us of idle a step")

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import idle_match, no_work
 from hostgap.diagnosis.rule import Match, Rule
 
 
@@ -43,9 +44,9 @@ class NoWork(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """One match for the window."""
-        rows = np.flatnonzero(context.no_work)
+        rows = np.flatnonzero(no_work(context))
         if len(rows):
             idle = int(context.parts.length[rows].sum())
             share = idle / max(1, context.window_ns)
             title = f"{self.title} during {idle / 1e6:,.1f} ms, {share:.0%} of the window"
-            yield context.idle_match(None, rows, title)
+            yield idle_match(context, None, rows, title)

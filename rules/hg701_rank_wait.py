@@ -35,7 +35,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.whatif import Edit
-from hostgap.diagnosis.context import RANK_SAMPLES, Context
+from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.ranks import RANK_SAMPLES, arrivals, collectives_of, ranks
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Int64
 
@@ -58,17 +59,17 @@ class RankWait(Rule):
         gpu = context.trace.gpu_ops
         length = gpu.end - gpu.start
         for name in np.unique(gpu.name[context.collective & context.ops]).tolist():
-            mine = context.collectives_of(context.code, name)
+            mine = collectives_of(context, context.code, name)
             mine = mine[context.ops[mine]]
-            if name in context.arrivals:
+            if name in arrivals(context):
                 # of each rank and collective: from its own start to the last rank's
-                table = context.arrivals[name]
+                table = arrivals(context)[name]
                 waits = np.clip(gpu.start[table].max(axis=0) - gpu.start[table], 0, length[table])
                 rank = int(waits.sum(axis=1).argmax())
-                said = f"GPU {context.trace.devices[context.ranks[rank]]} waits"
+                said = f"GPU {context.trace.devices[ranks(context)[rank]]} waits"
                 said += " {:,.0f} us a step for it"
                 shown, most = table[rank], waits[rank]
-                own = context.ranks.index(context.code) if context.code in context.ranks else rank
+                own = ranks(context).index(context.code) if context.code in ranks(context) else rank
                 mine, least = table[own], waits[own]  # it is this device that is replayed
             elif len(mine) >= RANK_SAMPLES:
                 said = "{:,.0f} us a step beyond its own cost, at most"

@@ -34,7 +34,9 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.intervals import union
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
-from hostgap.diagnosis.context import RANK_SAMPLES, Context
+from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import idle_by_place
+from hostgap.diagnosis.ranks import RANK_SAMPLES, arrivals, ranks
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 # The GPU's own gaps: its orders were in hand.
@@ -59,10 +61,10 @@ class Straggler(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The rank that causes most of the waits, if one does."""
-        if not context.arrivals:
+        if not arrivals(context):
             return
-        codes = context.ranks
-        table = np.concatenate(list(context.arrivals.values()), axis=1)
+        codes = ranks(context)
+        table = np.concatenate(list(arrivals(context).values()), axis=1)
         start = context.trace.gpu_ops.start[table]
         last = np.argmax(start, axis=0)
         ordered = np.sort(start, axis=0)
@@ -77,7 +79,7 @@ class Straggler(Rule):
         code = codes[worst]
         gpu, parts = context.trace.gpu_ops, context.analysis.devices[code].parts
         host = ~np.isin(parts.cause, _GPU)
-        site, rows = next(context.idle_by_place(host, 1, parts), (None, np.zeros(0, np.int64)))
+        site, rows = next(idle_by_place(context, host, 1, parts), (None, np.zeros(0, np.int64)))
         if code == context.code:
             edit = Edit(cut=union(parts.start[rows], parts.end[rows]))
         else:

@@ -33,6 +33,7 @@ from hostgap.analysis.intervals import Intervals, cut
 from hostgap.analysis.parts import sum_by
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import caused_by
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Int64, Role
 
@@ -106,6 +107,6 @@ def _once(context: Context) -> Int64:
     step = context.analysis.steps.call_step[_once_calls(context)] - chosen.start
     step = step[(step >= 0) & (step < len(chosen))]
     calls = np.bincount(step, minlength=len(chosen)).astype(np.int64)
-    rows = np.flatnonzero(context.caused_by(Cause.COMPILE))
+    rows = np.flatnonzero(caused_by(context, Cause.COMPILE))
     compiling = Intervals(context.parts.start[rows], context.parts.end[rows])
     return calls + _by_step(context, compiling)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause, host_cause
 from hostgap.analysis.examine import Analysis
-from hostgap.analysis.host import CALL, FRAME, OP, Host
+from hostgap.analysis.host import OP, Host
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.metrics import in_window
 from hostgap.analysis.parts import NONE, Parts, sum_by
@@ -22,7 +21,6 @@ from hostgap.analysis.sites import (
     frame_precision,
     op_names,
     site_of_frame,
-    site_of_op,
 )
 from hostgap.analysis.syncs import copy_syncs
 from hostgap.analysis.timeline import collectives
@@ -30,16 +28,9 @@ from hostgap.analysis.whatif import Edit, Replay
 from hostgap.diagnosis.chains import KernelSequence
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import Launches, launches
-from hostgap.diagnosis.rule import Match, Need, WaitRule
+from hostgap.diagnosis.rule import Need, WaitRule
 from hostgap.diagnosis.waits import Wait, Waits, find_waits, pageable_copies
 from hostgap.trace.model import Bool, HostKind, Int64, Role, Trace
-
-RANK_SAMPLES = 8
-# Where serving engines stand while no request is running: vLLM, SGLang.
-_ENGINE_IDLE = re.compile(
-    r"vllm/\S*engine/core\.py\(\d+\): _process_input_queue$"
-    r"|sglang/\S*\(\d+\): (?:self_check_during_idle|maybe_sleep_on_idle|on_idle)$"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,50 +108,6 @@ class Context:
     def collective(self) -> Bool:
         """Per row of gpu_ops: is it a collective?"""
         return collectives(self.trace)
-
-    @cached_property
-    def rank_wait_ns(self) -> int:
-        """Time of the window in collectives beyond their own cost, an upper bound.
-
-        A collective's own cost is taken to be the 5th percentile of those of the same name; with
-        fewer than `RANK_SAMPLES` of a name nothing can be said of it.
-        """
-        gpu = self.trace.gpu_ops
-        rows = np.flatnonzero(self.ops & self.collective & (gpu.device == self.code))
-        length = (gpu.end - gpu.start)[rows]
-        total = 0
-        for name in np.unique(gpu.name[rows]).tolist():
-            mine = length[gpu.name[rows] == name]
-            if len(mine) >= RANK_SAMPLES:
-                total += int(np.maximum(mine - np.percentile(mine, 5), 0).sum())
-        return total
-
-    @cached_property
-    def ranks(self) -> list[int]:
-        """Codes of the devices of the trace that run collectives."""
-        gpu = self.trace.gpu_ops
-        found = np.unique(gpu.device[self.collective]).tolist()
-        return [code for code in found if code in self.analysis.devices]
-
-    def collectives_of(self, device: int, name: int) -> Int64:
-        """Rows of gpu_ops of a device's collectives of one name, in order."""
-        gpu = self.trace.gpu_ops
-        mine = self.collective & (gpu.device == device) & (gpu.name == name)
-        return np.flatnonzero(mine).astype(np.int64)
-
-    @cached_property
-    def arrivals(self) -> dict[int, Int64]:
-        """Collectives of the window that all ranks of the trace run equally often: name -> rows of
-        gpu_ops, a line per rank of `ranks` and a column per collective; empty with one rank."""
-        if len(self.ranks) < 2:
-            return {}
-        gpu, found = self.trace.gpu_ops, {}
-        for name in np.unique(gpu.name[self.collective]).tolist():
-            rows = [self.collectives_of(code, name) for code in self.ranks]
-            if len({len(of_rank) for of_rank in rows}) == 1:
-                table = np.stack(rows)
-                found[name] = table[:, self.ops[table].all(axis=0)]
-        return {name: table for name, table in found.items() if table.size}
 
     @cached_property
     def parts(self) -> Parts:
@@ -330,165 +277,6 @@ class Context:
             return None
         name = self.trace.names[thread.site[at]]
         return site_of_frame(name, frame_precision(self.trace))
-
-    # --- idle time by what the host did -------------------------------------------------------
-
-    @cached_property
-    def launchers(self) -> NDArray[np.int32]:
-        """The threads that launch kernels or graphs, and the one that marks the steps."""
-        api, marks = self.trace.api_calls, self.analysis.steps.marks
-        threads = np.unique(api.thread[np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH))])
-        return np.union1d(threads, [marks.thread] if marks.thread >= 0 else []).astype(np.int32)
-
-    @cached_property
-    def between_steps(self) -> Intervals:
-        """Host time (GPU clock) from a step's last launch or copy to the next one's first."""
-        api, steps, chosen = self.trace.api_calls, self.analysis.steps, self.analysis.chosen
-        is_launch = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
-        rows = np.flatnonzero(is_launch & (steps.call_step >= 0))
-        far = np.iinfo(np.int64).max
-        first, last = np.full(len(steps), far), np.full(len(steps), -far)
-        np.minimum.at(first, steps.call_step[rows], self.call_start[rows])
-        np.maximum.at(last, steps.call_step[rows], self.call_end[rows])
-        at = np.arange(max(chosen.start, 1), chosen.stop)
-        at = at[(last[at - 1] > -far) & (first[at] < far) & (last[at - 1] < first[at])]
-        return union(last[at - 1], first[at])
-
-    def named(self, pattern: re.Pattern[str]) -> Bool:
-        """Mask over Trace.names: those in which the pattern is found."""
-        found = [pattern.search(name) is not None for name in self.trace.names]
-        return np.array(found, np.bool_)
-
-    def event_names(self, code: int) -> Int64:
-        """Per event of a thread: the code of its name in Trace.names."""
-        thread, trace = self.host[code], self.trace
-        names = np.zeros(len(thread.row), np.int64)
-        for which, table in ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls)):
-            mine = thread.table == which
-            names[mine] = table.name[thread.row[mine]]
-        return names
-
-    def events_at(self, code: int, time: Int64) -> NDArray[np.intp]:
-        """The innermost event of a thread at each of n times (GPU clock), -1 for none."""
-        timeline = self.host[code].timeline
-        if len(timeline.time) == 0:
-            return np.full(len(time), -1, np.intp)
-        cell = np.searchsorted(timeline.time, time, "right") - 1
-        return np.where(cell >= 0, timeline.who[np.maximum(cell, 0)], -1).astype(np.intp)
-
-    def events_under(self, code: int, names: Bool) -> Bool:
-        """Per event of a thread: is it, or lies it under, one with one of these names?"""
-        under = names[self.event_names(code)]
-        nested = self.host[code].nested
-        for level in nested.levels[1:]:
-            under[level] |= under[nested.parent[level]]
-        return under
-
-    def outermost_caused(self, code: int, cause: Cause) -> NDArray[np.intp]:
-        """Per event of a thread: the outermost one with this cause at or above it, -1 for none."""
-        thread = self.host[code]
-        outer = np.where(thread.cause == cause, np.arange(len(thread.cause)), -1)
-        for level in thread.nested.levels[1:]:
-            above = outer[thread.nested.parent[level]]
-            outer[level] = np.where(above >= 0, above, outer[level])
-        return outer
-
-    def parts_under(self, names: Bool) -> Bool:
-        """Per part: does it lie under a frame, op or annotation with one of these names?"""
-        parts = self.parts
-        under = np.zeros(len(parts), np.bool_)
-        if not names.any():
-            return under
-        for code in np.unique(parts.thread[parts.thread >= 0]).tolist():
-            mine = np.flatnonzero(parts.thread == code)
-            event = self.events_at(code, parts.start[mine])
-            has = event >= 0
-            under[mine[has]] = self.events_under(code, names)[event[has]]
-        return under
-
-    def caused_by(self, *causes: Cause) -> Bool:
-        """Per part: has it one of these causes?"""
-        wanted = np.zeros(len(Cause), np.bool_)
-        wanted[list(causes)] = True
-        return wanted[self.parts.cause]
-
-    def parts_in(self, merged: Intervals) -> Bool:
-        """Per part: does it begin inside a merged set?"""
-        inside = np.zeros(len(self.parts) + 1, np.int8)
-        # parts are in order of start
-        np.add.at(inside, np.searchsorted(self.parts.start, merged.start, "left"), 1)
-        np.add.at(inside, np.searchsorted(self.parts.start, merged.end, "left"), -1)
-        return np.cumsum(inside[:-1], dtype=np.int8) > 0
-
-    @cached_property
-    def no_work(self) -> Bool:
-        """Per part: had the engine no request to run? Its idle loop, or the cause, says so."""
-        return self.caused_by(Cause.NO_WORK) | self.parts_under(self.named(_ENGINE_IDLE))
-
-    def idle_by_place(
-        self, which: Bool, most: int = 5, parts: Parts | None = None
-    ) -> Iterator[tuple[Site | None, Int64]]:
-        """Rows of parts put together by user frame, where there is none by op or annotation.
-
-        Args:
-            which: mask over the parts.
-            most: how many places; the costliest come first.
-            parts: the context's own with places of the caller's choice.
-        """
-        trace = self.trace
-        parts = self.parts if parts is None else parts
-        rows = np.flatnonzero(which)
-        # a frame's code is even, an op's odd, 0 is neither
-        frame, op = parts.site[rows].astype(np.int64), parts.op[rows].astype(np.int64)
-        place = np.where(frame >= 0, 2 * frame + 2, np.where(op >= 0, 2 * op + 3, 0))
-        total = sum_by(place, parts.length[rows], 2 * len(trace.names) + 2)
-        for key in np.argsort(-total, kind="stable")[:most].tolist():
-            if total[key] == 0:
-                return
-            name = trace.names[key // 2 - 1] if key else ""
-            site = site_of_frame(name, frame_precision(trace)) if key and key % 2 == 0 else None
-            yield site or (site_of_op(name) if key else None), rows[place == key]
-
-    def idle_match(self, site: Site | None, rows: Int64, title: str = "") -> Match:
-        """A match of idle parts: without it the host does not spend them.
-
-        Its calls are the launches that came late for it, its count the gaps it has a part in.
-        """
-        parts, launches = self.parts, self._launches
-        start, end, gap = parts.start[rows], parts.end[rows], parts.gap[rows]
-        first = np.diff(gap, prepend=-1) != 0  # of its gap: parts are in order
-        late = np.searchsorted(self.call_start[launches], end[first], "left")
-        late = late[(np.diff(late, prepend=-1) != 0) & (late < len(launches))]
-        calls = launches[late] if site is not None else launches[:0]
-        edit = Edit(cut=union(start, end))
-        return Match(calls=calls, edit=edit, site=site, count=int(first.sum()), title=title)
-
-    @cached_property
-    def _launches(self) -> Int64:
-        return self.calls_of(Role.LAUNCH, Role.GRAPH_LAUNCH)
-
-    def outermost(self, names: Bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
-        """Frames, ops and annotations with one of these names, inside no other such one, that
-        begin in the window: per thread that launches, its events."""
-        trace = self.trace
-        has = [table.thread[names[table.name]] for table in (trace.frames, trace.host_ops)]
-        for code in np.intersect1d(np.concatenate(has), self.launchers).tolist():
-            thread = self.host[code]
-            mine = names[self.event_names(code)] & (thread.table != CALL)
-            parent = thread.nested.parent
-            under = self.events_under(code, names)
-            mine &= ~np.where(parent >= 0, under[np.maximum(parent, 0)], False)
-            events = np.flatnonzero(mine)
-            events = events[self.in_steps(thread.nested.start[events])]
-            if len(events):
-                yield code, events
-
-    def event_site(self, code: int, event: int) -> Site | None:
-        """The user frame at or around an event of a thread, else its framework op."""
-        thread = self.host[code]
-        if thread.site[event] >= 0:
-            return site_of_frame(self.trace.names[thread.site[event]], frame_precision(self.trace))
-        return site_of_op(self.trace.names[thread.op[event]]) if thread.op[event] >= 0 else None
 
     # --- edits --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import events_under, named
 from hostgap.trace.model import Int64, Role
 
 # Those in the order of a stream (cudaMallocAsync, cudaFreeAsync) are made to be called in a loop.
@@ -44,7 +45,7 @@ def device_memory_calls(context: Context) -> tuple[Int64, Int64]:
     """Rows of api_calls of the window that allocate device memory, and that free it."""
     rows = context.calls_of(Role.ALLOC, Role.FREE)
     name = context.trace.api_calls.name[rows]
-    return rows[context.named(ALLOCATES)[name]], rows[context.named(FREES)[name]]
+    return rows[named(context, ALLOCATES)[name]], rows[named(context, FREES)[name]]
 
 
 def caches_emptied(context: Context) -> Iterator[Emptied]:
@@ -56,7 +57,7 @@ def caches_emptied(context: Context) -> Iterator[Emptied]:
     api, trace = context.trace.api_calls, context.trace
     allocations, frees = device_memory_calls(context)
     launching = context.calls_of(Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY)
-    empty = context.named(EMPTY_CACHE)
+    empty = named(context, EMPTY_CACHE)
     for code in np.unique(api.thread[frees]).tolist():
         freed = frees[api.thread[frees] == code]
         taken = allocations[api.thread[allocations] == code]
@@ -67,10 +68,10 @@ def caches_emptied(context: Context) -> Iterator[Emptied]:
         new = (np.diff(freed_at) != 0) | (np.diff(taken_by) != 0)
         bursts = np.split(freed, np.flatnonzero(new) + 1)
         events = context.host[code].events_of(freed)
-        named = np.zeros(len(freed), np.bool_)
+        marked = np.zeros(len(freed), np.bool_)
         if empty.any():
-            named[events >= 0] = context.events_under(code, empty)[events[events >= 0]]
-        in_call = dict(zip(freed.tolist(), named.tolist(), strict=True))
+            marked[events >= 0] = events_under(context, code, empty)[events[events >= 0]]
+        in_call = dict(zip(freed.tolist(), marked.tolist(), strict=True))
         for i, burst in enumerate(bursts):
             until = bursts[i + 1][0] if i + 1 < len(bursts) else len(trace.api_calls)
             first, last = np.searchsorted(taken, [burst[0], until])

@@ -6,6 +6,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.model import Verdict
+from hostgap.diagnosis.ranks import rank_wait_ns
 
 GPU_BOUND = 0.05  # share of the window that the GPU waits for its host, below which it does not
 RANK_WAIT = 0.05  # share of the window in collectives beyond their own cost
@@ -43,7 +44,7 @@ def give_verdict(context: Context) -> Verdict:
     window = context.window_ns
     if window <= 0:
         return "unmeasurable"
-    if context.rank_wait_ns > RANK_WAIT * window:
+    if rank_wait_ns(context) > RANK_WAIT * window:
         return "rank-wait"
     host_idle = context.idle() - context.idle(*_GPU)
     if host_idle < GPU_BOUND * window:
