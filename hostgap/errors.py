@@ -29,3 +29,7 @@ class TraceError(HostgapError):
 
 class ConfigError(HostgapError):
     """A configuration file or option value that cannot be used."""
+
+
+class Stopped(SystemExit):
+    """A signal asked the program to end; not a `sys.exit` in somebody's code."""

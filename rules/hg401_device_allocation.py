@@ -56,6 +56,8 @@ class DeviceAllocation(Rule):
         allocations, frees = device_memory_calls(context)
         if len(allocations) + len(frees) == 0:
             return
+        is_free = np.zeros(len(context.trace.api_calls), np.bool_)
+        is_free[frees] = True
         others = [np.zeros(0, np.int64)]
         for emptied in caches_emptied(context):
             others += [emptied.frees, emptied.allocations]
@@ -63,7 +65,7 @@ class DeviceAllocation(Rule):
         for site, calls in context.by_site(mine):
             spans = context.calls_as_spans(calls)
             edit = Edit(cut=spans, unblock=calls)
-            some = len(np.intersect1d(calls, frees))
+            some = int(np.count_nonzero(is_free[calls]))
             what = "given back" if some == len(calls) else "allocated" if some == 0 else ""
             title = (
                 f"Device memory is {what or 'allocated and given back'} in a step: "

@@ -68,8 +68,12 @@ class ModuleLoading(Rule):
             return
         calls = _calls_around(context, spans)
         at: dict[Site | None, list[int]] = {}
+        spans_of: dict[int, list[int]] = {}
+        for index, call in enumerate(calls.tolist()):
+            spans_of.setdefault(call, []).append(index)
         for site, rows in context.by_site(np.unique(calls[calls >= 0])):
-            at.setdefault(site, []).extend(np.flatnonzero(np.isin(calls, rows)).tolist())
+            for call in rows.tolist():
+                at.setdefault(site, []).extend(spans_of[call])
         if (calls < 0).any():
             at.setdefault(None, []).extend(np.flatnonzero(calls < 0).tolist())
         for site, which in at.items():

@@ -7,11 +7,12 @@ calls by that name inside the function say on which line it must have been.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-MOST_BYTES = 5_000_000
+MOST_BYTES = 500_000
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -35,34 +36,33 @@ def lines_of_call(
     return ()
 
 
-@lru_cache(maxsize=512)
 def _calls_in(path: Path, first_line: int, function: str) -> dict[str, tuple[int, ...]] | None:
     """Name -> lines of the calls that the function makes itself; None without that function."""
-    tree = _parsed(path)
-    if tree is None:
-        return None
-    name = function.rsplit(".", 1)[-1]
-    if name == "<module>":
-        return _lines(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            begins = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            if begins == first_line:
-                return _lines(node)
-        elif name == "<lambda>" and isinstance(node, ast.Lambda) and node.lineno == first_line:
-            return _lines(node)
-    return None
+    scope = _functions(path).get((first_line, function.rsplit(".", 1)[-1]))
+    if scope is None and function == "<module>":
+        scope = _functions(path).get((0, function))
+    return scope
 
 
 @lru_cache(maxsize=64)
-def _parsed(path: Path) -> ast.Module | None:
-    """The syntax tree of a Python file, None where it cannot be read."""
+def _functions(path: Path) -> dict[tuple[int, str], dict[str, tuple[int, ...]]]:
+    """First line and name of every function of a Python file -> what it calls, on which lines."""
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MOST_BYTES:
-            return None
-        return ast.parse(path.read_bytes())
+            return {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of somebody else's source
+            tree = ast.parse(path.read_bytes())
+        found = {(0, "<module>"): _lines(tree)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                begins = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                found[begins, node.name] = _lines(node)
+            elif isinstance(node, ast.Lambda):
+                found[node.lineno, "<lambda>"] = _lines(node)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return {}
+    return found
 
 
 def _lines(scope: ast.AST) -> dict[str, tuple[int, ...]]:

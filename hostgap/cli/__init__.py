@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from hostgap import __version__
-from hostgap.errors import HostgapError
+from hostgap.errors import HostgapError, Stopped
 
 # name -> one-line help. The command lives in hostgap/cli/<name>.py as `command`;
 # a test holds these lines against the commands' own help.
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def _stop(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
+    raise Stopped(128 + number)
 
 
 def run(args: list[str], *, debug: bool = False) -> int:

@@ -57,6 +57,34 @@ class Codes(click.ParamType[list[str]]):
         return codes
 
 
+class Folder(click.Path):
+    """A folder; an empty text is none, and not the current one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click.Path, but refuse what is empty."""
+        if not str(value).strip():
+            self.fail("no folder given", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Amount(click.ParamType[float]):
+    """A number above 0, such as 3.5."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse the text; a usage error when it is no such number."""
+        try:
+            amount = float(value)
+        except ValueError:
+            amount = -1.0
+        if not 1e-6 <= amount <= 1e9:  # nan fails too
+            self.fail(f"{value!r} is not a number between 0.000001 and 1000000000", param, ctx)
+        return amount
+
+
 class Percentage(click.ParamType[float]):
     """`1%` or `0.01`."""
 
@@ -140,7 +168,7 @@ class Percentage(click.ParamType[float]):
 )
 @click.option(
     "--rules",
-    type=click.Path(path_type=Path),
+    type=Folder(path_type=Path),
     multiple=True,
     metavar="DIR",
     envvar="HOSTGAP_RULES",
@@ -163,14 +191,14 @@ class Percentage(click.ParamType[float]):
 )
 @click.option(
     "--gpu-price",
-    type=click.FloatRange(min=0),
+    type=Amount(),
     metavar="PRICE",
     envvar="HOSTGAP_GPU_PRICE",
     help="Of one GPU for an hour, in any currency.",
 )
 @click.option(
     "--tokens-per-step",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Amount(),
     metavar="N",
     envvar="HOSTGAP_TOKENS_PER_STEP",
     help="Tokens that a step makes, over its whole batch.",

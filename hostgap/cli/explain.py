@@ -30,4 +30,5 @@ def command(code: str, folders: tuple[Path, ...]) -> None:
     registry = load_rules(folders)
     for problem in registry.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
-    click.echo(explain(registry, code))
+    page = explain(registry, code.strip())
+    click.echo("\n".join(printable(line, 1_000) for line in page.splitlines()))

@@ -221,10 +221,16 @@ class Context:
 
     def waiting(self, calls: Int64) -> Int64:
         """Those of some calls in which the host waits, and the pageable copies before them."""
-        mine = np.isin(self.waits.call, calls)
-        copies = self.copy_before[self.waits.call[mine]]
+        mine = calls[self._is_wait[calls]]
+        copies = self.copy_before[mine]
         held = copies[(copies >= 0) & self._pageable[np.maximum(copies, 0)]]
-        return np.union1d(self.waits.call[mine], held).astype(np.int64)
+        return np.union1d(mine, held).astype(np.int64)
+
+    @cached_property
+    def _is_wait(self) -> Bool:
+        mask = np.zeros(len(self.trace.api_calls), np.bool_)
+        mask[self.waits.call] = True
+        return mask
 
     @cached_property
     def shadow_ns(self) -> Int64:

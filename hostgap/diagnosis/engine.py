@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from hostgap.analysis.intervals import Intervals
 from hostgap.analysis.syncs import blocking_calls
 from hostgap.analysis.whatif import Edit, Replay
 from hostgap.diagnosis import model as m
+from hostgap.diagnosis.check import checked, said
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Options, Rule
+from hostgap.errors import Stopped
 from hostgap.trace.model import Int64
 
 MIN_SAVING = 0.01  # share of the step below which a finding is harmless
 ERROR_SAVING = 0.05  # share from which it is an error
 EVIDENCE = 20  # events named per finding
+MOST_PLACES = 50  # of one rule
 PRICED = 60  # matches replayed: the costliest by what can be seen without
 Severity = Literal["error", "warning", "info"]
 
@@ -70,83 +72,48 @@ def run_rules(
         min_saving: share of the step that a finding must save to be more than `info`.
     """
     options = options or {}
-    outcome = Outcome()
+    not_applicable: list[m.NotApplicable] = []
+    problems: list[str] = []
     matches: list[tuple[Rule, Match]] = []
     for rule in rules:
         try:
             lacking = context.lacks(rule.needs)
             if lacking is not None:
                 reason = f"needs {lacking.value}"
-                outcome.not_applicable.append(
+                not_applicable.append(
                     m.NotApplicable(code=rule.code, name=rule.name, reason=reason)
                 )
-                continue
-            chosen = options.get(rule.code) or rule.options()
-            found = [_checked(context, match) for match in rule.find(context, chosen)]
-        except Exception as error:  # noqa: BLE001  a rule of a user's own must not stop the others
-            outcome.problems.append(f"{rule.code}: failed: {type(error).__name__}: {error}")
-            continue
-        matches += [(rule, match) for match in found]
+            else:
+                chosen = options.get(rule.code) or rule.options()
+                found = [checked(context.trace, match) for match in rule.find(context, chosen)]
+                matches += [(rule, match) for match in _fewer(rule, found)]
+        except (KeyboardInterrupt, Stopped):
+            raise
+        except BaseException as error:  # noqa: BLE001  a rule of a user's own stops no other
+            problems.append(f"{rule.code}: failed: {said(error)}")
     price = _Prices(context, matches)
     priced = [price(rule, match) for rule, match in matches]
     findings = [(one, _finding(context, one, min_saving)) for one in priced]
     findings.sort(key=lambda pair: _rank(pair[1]))
-    outcome.findings.extend(finding for _, finding in findings)
-    together = [one for one, finding in findings if finding.severity != "info"]
+    whatif = None
     if context.replay is not None:
-        return Outcome(
-            outcome.findings,
-            outcome.not_applicable,
-            outcome.problems,
-            _together(context.replay, price, together),
-        )
-    return outcome
+        defects = [one for one, finding in findings if finding.severity != "info"]
+        whatif = _together(context.replay, price, defects)
+    return Outcome([finding for _, finding in findings], not_applicable, problems, whatif)
 
 
-def _checked(context: Context, match: Any) -> Match:
-    """A match as a rule must yield it.
-
-    Raises:
-        TypeError, ValueError: it is none, or its rows are not those of the tables.
-    """
-    if not isinstance(match, Match):
-        raise TypeError(f"yielded {type(match).__name__} instead of a Match")
-    trace = context.trace
-    edit = Edit() if match.edit is None else match.edit
-    if not isinstance(edit, Edit):
-        raise TypeError(f"edit is {type(edit).__name__} instead of an Edit")
-    texts: list[Any] = [match.title, match.advice]
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("title and advice are texts")
-    for name, spans in (("cut", edit.cut), ("capture", edit.capture)):
-        _check_spans(f"edit.{name}", spans)
-    lengths: list[Any] = list(edit.length.values())
-    if not all(isinstance(ns, int) and ns >= 0 for ns in lengths):
-        raise TypeError("edit.length: ns are integers, 0 or more")
-    columns = (
-        ("calls", match.calls, len(trace.api_calls)),
-        ("edit.unblock", edit.unblock, len(trace.api_calls)),
-        ("edit.drop", edit.drop, len(trace.gpu_ops)),
-        ("edit.length", np.array(list(edit.length), np.int64), len(trace.gpu_ops)),
-    )
-    for name, rows, length in columns:
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-            raise TypeError(f"{name}: rows are a one-dimensional array of integers")
-        if len(rows) and not 0 <= rows.min() <= rows.max() < length:
-            raise ValueError(f"{name}: rows beyond the {length} of the table")
-    return match
-
-
-def _check_spans(name: str, spans: Any) -> None:
-    """Raise for what is no merged set of intervals: sorted, apart, none negative."""
-    if not isinstance(spans, Intervals):
-        raise TypeError(f"{name} is {type(spans).__name__} instead of Intervals")
-    start, end = np.asarray(spans.start), np.asarray(spans.end)
-    if start.shape != end.shape or start.ndim != 1 or {start.dtype.kind, end.dtype.kind} - {"i"}:
-        raise TypeError(f"{name}: starts and ends are integers, as many of each")
-    if (end < start).any() or (start[1:] < end[:-1]).any():
-        raise ValueError(f"{name}: not merged: union() makes it so")
+def _fewer(rule: Rule, found: list[Match]) -> list[Match]:
+    """At most `MOST_PLACES` matches of a rule: the ones with fewest calls become one."""
+    if len(found) <= MOST_PLACES:
+        return found
+    found = sorted(found, key=lambda match: -len(match.calls))
+    kept, rest = found[: MOST_PLACES - 1], found[MOST_PLACES - 1 :]
+    edits = [match.edit for match in rest if match.edit is not None]
+    counts = [len(match.calls) if match.count is None else match.count for match in rest]
+    calls = np.unique(np.concatenate([match.calls for match in rest]))
+    edit = Edit().plus(*edits) if edits else None
+    title = f"{rule.title}: {len(rest):,} more places"
+    return [*kept, Match(calls=calls, edit=edit, count=sum(counts), title=title)]
 
 
 class _Prices:

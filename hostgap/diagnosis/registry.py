@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -13,11 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from hostgap.diagnosis.rule import Rule, WaitRule
-from hostgap.errors import ConfigError
+from hostgap.diagnosis.check import said
+from hostgap.diagnosis.rule import Need, Options, Rule, WaitRule
+from hostgap.errors import ConfigError, Stopped
 
 _CODE = re.compile(r"[A-Z]{2,5}\d{3}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _FILE = re.compile(r"[a-z]{2,5}\d{3}_\w+")
 
 
@@ -86,15 +90,18 @@ def load_rules(folders: Sequence[Path] = ()) -> Registry:
             docs[rule.code] = module.__doc__ or ""
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigError(f"--rules {folder}: no such folder")
+            what = "no folder" if folder.exists() else "no such folder"
+            raise ConfigError(f"--rules {folder}: {what}")
         for path in sorted(folder.glob("*.py")):
             if not _FILE.fullmatch(path.stem):
                 continue
             try:
                 module = _load_file(path)
                 rule = _rule_in(module)
-            except Exception as error:  # noqa: BLE001  somebody's own code may raise anything
-                problems.append(f"{path}: skipped: {_said(error)}")
+            except (KeyboardInterrupt, Stopped):
+                raise
+            except BaseException as error:  # noqa: BLE001  somebody's own code may raise anything
+                problems.append(f"{path}: skipped: {said(error)}")
                 continue
             if rule.code in rules:
                 problems.append(f"{path}: skipped: there is a rule {rule.code} already")
@@ -105,11 +112,6 @@ def load_rules(folders: Sequence[Path] = ()) -> Registry:
     return Registry({c: rules[c] for c in order}, {c: docs[c] for c in order}, tuple(problems))
 
 
-def _said(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def _load_file(path: Path) -> ModuleType:
     name = f"hostgap_user_rules.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -118,7 +120,8 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and msgspec look their module up there
     try:
-        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is the report's
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -146,5 +149,14 @@ def _rule_in(module: ModuleType) -> Rule:
             raise TypeError(f"{kind.__name__} has no {attribute}")
     if not _CODE.fullmatch(kind.code):
         raise TypeError(f"code {kind.code!r}: two to five capitals and three digits")
+    if not _NAME.fullmatch(kind.name):
+        raise TypeError(f"name {kind.name!r}: at most 40 lower-case letters, digits and dashes")
+    needs: Any = kind.needs
+    options: Any = kind.options
+    if not (isinstance(needs, tuple) and all(isinstance(need, Need) for need in needs)):
+        raise TypeError("needs is a tuple of Need")
+    if not (inspect.isclass(options) and issubclass(options, Options)):
+        raise TypeError("options is a subclass of Options")
+    options()
     rule: Rule = kind()
     return rule

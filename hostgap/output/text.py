@@ -220,7 +220,7 @@ def _hint(diagnosis: Diagnosis) -> str:
         if diagnosis.trace.source == "nsys":
             lines.append(
                 "Lines of your own code: nsys profile --cudabacktrace=all "
-                "--python-backtrace=cuda,\nthen nsys export --include-json=true."
+                "--python-backtrace=cuda\nand nsys export --include-json=true."
             )
         else:
             lines.append("Record with profile(..., with_stack=True) to see lines of your own code.")

@@ -38,9 +38,17 @@ def load_trace(
     try:
         if os.fspath(path) != "-" and is_nsys(Path(path)):
             with exported(Path(path)) as export:
-                return read_nsys(export, progress, name=os.fspath(path))
+                return _sealed(read_nsys(export, progress, name=os.fspath(path)))
         with open_source(path) as source:
-            return read_kineto(source, progress)
+            return _sealed(read_kineto(source, progress))
     finally:
         if collecting:
             gc.enable()
+
+
+def _sealed(trace: Trace) -> Trace:
+    """The trace with its columns read-only: analyses share it, and a user's own rules read it."""
+    for table in (trace.gpu_ops, trace.api_calls, trace.host_ops, trace.frames):
+        for _, column in table.columns():
+            column.flags.writeable = False
+    return trace

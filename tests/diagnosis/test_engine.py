@@ -336,3 +336,61 @@ def test_a_rule_that_fails_to_claim_claims_nothing() -> None:
     context = Context(examine(two_reads()), [ClaimsWrongly(), *registry.wait_rules()])
     outcome = run_rules(context, registry.chosen(("HG101",)))
     assert [finding.code for finding in outcome.findings] == ["HG101"]
+
+
+class Exits(_Test):
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        raise SystemExit(0)
+        yield
+
+
+class CannotSay(_Test):
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise ValueError
+
+        raise Mute
+        yield
+
+
+class ChangesTheTrace(_Test):
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        context.trace.api_calls.start[:] = 0
+        yield Match()
+
+
+@pytest.mark.parametrize("rule", [Exits(), CannotSay(), ChangesTheTrace()])
+def test_a_rule_can_neither_end_the_run_nor_falsify_it(rule: Rule) -> None:
+    context = Context(examine(sample("eager_item.json.gz")), load_rules().wait_rules())
+    outcome = run_rules(context, [rule, *load_rules().chosen(("HG101",))])
+    assert len(outcome.problems) == 1
+    assert [finding.code for finding in outcome.findings] == ["HG101"]
+
+
+class CountsLikeNumpy(_Test):
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        calls = context.waits.call
+        yield Match(calls=calls[::-1], count=np.int64(3), title="a\x1b[31m")  # type: ignore[arg-type]
+
+
+def test_what_a_rule_yields_is_brought_into_form() -> None:
+    context = Context(examine(two_reads()), load_rules().wait_rules())
+    (finding,) = run_rules(context, [CountsLikeNumpy()]).findings
+    assert (finding.count, type(finding.count)) == (3, int)
+    assert finding.evidence == sorted(finding.evidence)
+    assert "\x1b" not in finding.title
+
+
+class ManyPlaces(_Test):
+    def find(self, context: Context, options: Options) -> Iterator[Match]:
+        for row in range(200):
+            yield Match(calls=np.array([row % len(context.trace.api_calls)]))
+
+
+def test_too_many_places_become_one() -> None:
+    context = Context(examine(two_reads()))
+    findings = run_rules(context, [ManyPlaces()]).findings
+    assert len(findings) == 50
+    assert sum(finding.count for finding in findings) == 200
+    assert any(finding.title == "t: 151 more places" for finding in findings)
