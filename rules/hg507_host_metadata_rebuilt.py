@@ -36,7 +36,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hostgap.analysis.host import CALL, OP, HostThread
+from hostgap.analysis.host import CALL, HostThread
 from hostgap.analysis.intervals import union
 from hostgap.analysis.sites import frame_precision, site_of_frame, site_of_op
 from hostgap.analysis.whatif import Edit
@@ -44,7 +44,7 @@ from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule
-from hostgap.trace.model import Bool, HostKind
+from hostgap.trace.model import Bool
 
 # Ops without arithmetic, which GPU tensors go through too: views, allocations, no-ops.
 _NO_WORK = re.compile(
@@ -105,9 +105,7 @@ class HostMetadataRebuilt(Rule):
 
 def _alone(context: Context, thread: HostThread) -> Bool:
     """Per event: is it a framework op with no op around it and no CUDA call under it?"""
-    kind = context.trace.host_ops.kind
-    is_op = thread.table == OP
-    is_op[is_op] = kind[thread.row[is_op]] == HostKind.OP
+    is_op = thread.is_op
     calls, inside = thread.table == CALL, np.zeros(len(is_op), np.bool_)
     parent, levels = thread.nested.parent, thread.nested.levels
     for level in levels[1:]:

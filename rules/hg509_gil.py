@@ -33,7 +33,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.causes import Cause
-from hostgap.analysis.host import FRAME, OP
+from hostgap.analysis.host import FRAME
 from hostgap.analysis.intervals import Intervals, overlap, union
 from hostgap.analysis.sites import frame_precision, site_of_frame
 from hostgap.analysis.whatif import Edit
@@ -41,7 +41,7 @@ from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule
-from hostgap.trace.model import HostKind, Int64
+from hostgap.trace.model import Int64
 
 HELD = 0.8  # of the wait, during which the other thread must run Python
 
@@ -97,8 +97,7 @@ def _returns(context: Context, code: int, least: int) -> tuple[np.ndarray, Inter
     before = timeline.who[:-2]
     at = np.flatnonzero((end - start >= least) & (who >= 0) & (before >= 0))
     who, before = who[at], before[at]
-    is_op = thread.table[before] == OP
-    is_op[is_op] = trace.host_ops.kind[thread.row[before[is_op]]] == HostKind.OP
+    is_op = thread.is_op[before]
     ended = (thread.nested.end[before] == start[at]) & (thread.nested.parent[before] == who)
     builtin = np.array([name.startswith("<built-in") for name in trace.names], np.bool_)
     framed = thread.table[who] == FRAME

@@ -13,7 +13,7 @@ from hostgap.analysis.clock import Clock
 from hostgap.analysis.intervals import Intervals, cut
 from hostgap.analysis.nesting import Innermost, Nest, innermost, nest, trim
 from hostgap.analysis.steps import NUMBERED_STEP
-from hostgap.trace.model import HostKind, Int8, Int32, Int64, Role, Trace
+from hostgap.trace.model import Bool, HostKind, Int8, Int32, Int64, Role, Trace
 
 FRAME, OP, CALL = range(3)  # which table an event of a thread is from
 
@@ -24,7 +24,7 @@ class HostThread:
 
     All but the first two are per event: `site` is the innermost user frame at or above it and `op`
     the outermost framework op, else the innermost annotation (codes in Trace.names, -1 without
-    one); `table` and `row` say where it is recorded.
+    one); `table` and `row` say where it is recorded, `is_op` whether it is a framework op.
     """
 
     nested: Nest
@@ -34,6 +34,7 @@ class HostThread:
     op: Int32
     table: Int8
     row: Int32
+    is_op: Bool
     calls: NDArray[np.intp]  # the events that are API calls, in order of their row
 
     def events_of(self, call: NDArray[np.signedinteger]) -> NDArray[np.intp]:
@@ -207,7 +208,9 @@ class Host:
         op = np.where(op >= 0, op, note)
         calls = np.flatnonzero(table == CALL)
         calls = calls[np.argsort(row[calls], kind="stable")]
-        return HostThread(nested, innermost(nested), event_cause, site, op, table, row, calls)
+        return HostThread(
+            nested, innermost(nested), event_cause, site, op, table, row, is_op, calls
+        )
 
 
 def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32, op: Int32) -> None:

@@ -16,7 +16,7 @@ from hostgap.analysis.host import CALL, FRAME, OP, Host
 from hostgap.analysis.parts import NONE, Parts, sum_by
 from hostgap.analysis.source import lines_of_call
 from hostgap.diagnosis.model import IdleSite, Site
-from hostgap.trace.model import HostKind, Int32, Trace
+from hostgap.trace.model import Int32, Trace
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -68,8 +68,7 @@ def _op_chains(host: Host, code: int, event: NDArray[np.intp]) -> list[tuple[str
     while (event >= 0).any():
         at = np.maximum(event, 0)
         row = thread.row[at]
-        is_op = (event >= 0) & (thread.table[at] == OP)
-        is_op[is_op] = trace.host_ops.kind[row[is_op]] == HostKind.OP
+        is_op = (event >= 0) & thread.is_op[at]
         name = np.full(len(event), NONE, np.int32)
         name[is_op] = trace.host_ops.name[row[is_op]]
         levels.append(name)

@@ -6,19 +6,13 @@ from pathlib import Path
 
 import click
 
+from hostgap.cli.options import rules_option
+
 
 @click.command(short_help="Explain a rule or a code.")
 @click.argument("code")
-@click.option(
-    "--rules",
-    "folders",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    envvar="HOSTGAP_RULES",
-    help="A folder of rules of your own. Repeatable.",
-)
-def command(code: str, folders: tuple[Path, ...]) -> None:
+@rules_option
+def command(code: str, rules: tuple[Path, ...]) -> None:
     """Explain a rule or a code.
 
     CODE is that of a finding (HG101), or of a remark on the trace (HG904).
@@ -27,7 +21,7 @@ def command(code: str, folders: tuple[Path, ...]) -> None:
     from hostgap.diagnosis.registry import load_rules
     from hostgap.output.printable import printable
 
-    registry = load_rules(folders)
+    registry = load_rules(rules)
     for problem in registry.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
     page = explain(registry, code.strip())

@@ -8,18 +8,12 @@ from pathlib import Path
 
 import click
 
+from hostgap.cli.options import rules_option
+
 
 @click.command(short_help="List the rules.")
-@click.option(
-    "--rules",
-    "folders",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    envvar="HOSTGAP_RULES",
-    help="A folder of rules of your own. Repeatable.",
-)
-def command(folders: tuple[Path, ...]) -> None:
+@rules_option
+def command(rules: tuple[Path, ...]) -> None:
     """List the rules.
 
     What one means, with an example and what to do: hostgap explain CODE.
@@ -31,7 +25,7 @@ def command(folders: tuple[Path, ...]) -> None:
     from hostgap.diagnosis.registry import load_rules
     from hostgap.output.printable import printable
 
-    registry = load_rules(folders)
+    registry = load_rules(rules)
     for problem in registry.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -23,7 +23,7 @@ from hostgap.analysis.sites import call_sites
 from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.model import Site
 from hostgap.trace.kernels import KernelClass, kernel_class
-from hostgap.trace.model import Bool, CopyKind, GpuKind, HostKind, Int64, Role
+from hostgap.trace.model import Bool, CopyKind, GpuKind, Int64, Role
 
 if TYPE_CHECKING:
     from hostgap.diagnosis.context import Context
@@ -128,17 +128,11 @@ class KernelSequence:
                 alive = alive[event[alive] >= 0]
         return found
 
-    def _is_op(self, thread: HostThread) -> Bool:
-        ops = self._context.trace.host_ops
-        is_op: Bool = thread.table == OP
-        is_op[is_op] = ops.kind[thread.row[is_op]] == HostKind.OP
-        return is_op
-
     def _named(self, thread: HostThread, table: int, wanted: Bool) -> Bool:
         """Events of a table (OP or FRAME) whose name's code is wanted."""
         trace = self._context.trace
         names = trace.host_ops.name if table == OP else trace.frames.name
-        mask = self._is_op(thread) if table == OP else thread.table == FRAME
+        mask = thread.is_op.copy() if table == OP else thread.table == FRAME
         mask[mask] = wanted[names[thread.row[mask]]]
         return mask
 
@@ -146,7 +140,7 @@ class KernelSequence:
     def inner_op(self) -> NDArray[np.int32]:
         """Per op: name code of the innermost framework op around its call, -1 without one."""
         everything = np.arange(len(self.op))
-        event = self._innermost(everything, self._is_op)
+        event = self._innermost(everything, lambda thread: thread.is_op)
         return self._name_of(everything, event, self._context.trace.host_ops.name)
 
     def _name_of(
@@ -336,7 +330,7 @@ class KernelSequence:
             others = context.call_start[launches & (api.thread == code)]  # in order already
             event = thread.events_of(calls[mine])
             alive = np.flatnonzero(event >= 0)
-            is_op = self._is_op(thread)
+            is_op = thread.is_op
             while len(alive):
                 here = event[alive]
                 low, high = thread.nested.start[here], thread.nested.end[here]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause, host_cause
 from hostgap.analysis.examine import Analysis
-from hostgap.analysis.host import OP, Host
+from hostgap.analysis.host import Host
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.metrics import in_window
 from hostgap.analysis.parts import NONE, Parts, sum_by
@@ -325,9 +325,7 @@ class Context:
 def _outermost_op(host: Host, code: int) -> NDArray[np.intp]:
     """Per event of a thread: the outermost framework op at or above it, -1 without one."""
     thread = host[code]
-    is_op = thread.table == OP
-    is_op[is_op] = host.trace.host_ops.kind[thread.row[is_op]] == HostKind.OP
-    outer = np.where(is_op, np.arange(len(is_op)), -1)
+    outer = np.where(thread.is_op, np.arange(len(thread.is_op)), -1)
     for level in thread.nested.levels[1:]:
         above = outer[thread.nested.parent[level]]
         outer[level] = np.where(above >= 0, above, outer[level])

@@ -1,0 +1,105 @@
+"""Types of options, and the ones that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class StepRange(click.ParamType[tuple[int | None, int | None]]):
+    """`3:10`, `3:`, `:10`, `-5:` or a single `3`: a half-open range of step indices."""
+
+    name = "range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, int | None]:
+        """Parse the text; a usage error when it is no range."""
+        if isinstance(value, tuple):
+            return value
+        first, colon, last = str(value).partition(":")
+        try:
+            start = int(first) if first else None
+            if not colon:
+                if start is None:
+                    raise ValueError
+                return start, (start + 1) or None
+            return start, int(last) if last else None
+        except ValueError:
+            self.fail(f"{value!r} is not a range of steps such as 3:10, 3: or -5:", param, ctx)
+
+
+class Codes(click.ParamType[list[str]]):
+    """`HG1,HG201`: codes of rules, or their beginnings."""
+
+    name = "codes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[str]:
+        """Split the text at its commas."""
+        parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
+        codes = [part.strip() for part in parts if part.strip()]
+        if not codes:
+            self.fail("no code given", param, ctx)
+        return codes
+
+
+class Folder(click.Path):
+    """A folder; an empty text is none, and not the current one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click.Path, but refuse what is empty."""
+        if not str(value).strip():
+            self.fail("no folder given", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Amount(click.ParamType[float]):
+    """A number above 0, such as 3.5."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse the text; a usage error when it is no such number."""
+        try:
+            amount = float(value)
+        except ValueError:
+            amount = -1.0
+        if not 1e-6 <= amount <= 1e9:  # nan fails too
+            self.fail(f"{value!r} is not a number between 0.000001 and 1000000000", param, ctx)
+        return amount
+
+
+class Percentage(click.ParamType[float]):
+    """`1%` or `0.01`."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse the text; a usage error when it is no share between 0 and 1."""
+        text = str(value).strip()
+        try:
+            share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            self.fail(f"{value!r} is not a share such as 1% or 0.01", param, ctx)
+        return share
+
+
+rules_option = click.option(
+    "--rules",
+    "rules",
+    type=Folder(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    envvar="HOSTGAP_RULES",
+    help="A folder of rules of your own. Repeatable.",
+)
