@@ -66,6 +66,7 @@ def diagnose(analysis: Analysis) -> m.Diagnosis:
         capture=_capture(analysis, ops, devices),
         launch=None,
         cost=None,
+        batches=None,
         whatif=None,
         findings=[],
         not_applicable=[],

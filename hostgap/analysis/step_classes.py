@@ -167,6 +167,17 @@ def phase(label: str) -> str:
     return re.sub(r"\d+", "#", label)
 
 
+_SGLANG = re.compile(r"\bDECODE\b.*\bbs=(\d+)")
+
+
+def decode_batch(label: str) -> int | None:
+    """How many requests a decode step of a serving engine runs, None for any other step."""
+    if match := _VLLM.search(label):
+        return int(match[2]) if not int(match[1]) else None
+    match = _SGLANG.search(label)
+    return int(match[1]) if match else None
+
+
 def _signatures(analysis: Analysis) -> dict[int, bytes]:
     """step -> the multiset of GPU ops it runs."""
     steps, gpu = analysis.steps, analysis.trace.gpu_ops

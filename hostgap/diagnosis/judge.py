@@ -14,6 +14,7 @@ import numpy as np
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.integrity import Verdict as Trust
 from hostgap.diagnosis import model as m
+from hostgap.diagnosis.batches import by_batch
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.engine import MIN_SAVING, run_rules
 from hostgap.diagnosis.registry import Registry, load_rules, unknown_code
@@ -77,6 +78,7 @@ def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Dia
         findings=outcome.findings,
         not_applicable=outcome.not_applicable,
         problems=[*registry.problems, *outcome.problems],
+        batches=by_batch([diagnosis.steps]),
         whatif=outcome.whatif,
         launch=_launch(context),
         cost=_cost(context, judging),

@@ -273,6 +273,23 @@ class NotApplicable(_Base, frozen=True):
     reason: str
 
 
+class BatchPoint(_Base, frozen=True):
+    """Decode steps of one batch: their median length, and the share of it that the GPU idles."""
+
+    batch: int
+    steps: int
+    duration_ns: int
+    idle_share: float
+
+
+class Batches(_Base, frozen=True):
+    """Decode steps by batch. Below `host_bound_below` the host limits the step; null where it does
+    at every batch, or at none."""
+
+    points: list[BatchPoint]
+    host_bound_below: int | None
+
+
 class WhatIf(_Base, frozen=True):
     """The replay behind the predicted savings: of `steps` steps, which it misses by `residual_ns`.
 
@@ -307,6 +324,7 @@ class Diagnosis(_Base, frozen=True):
     capture: Capture
     launch: LaunchFigures | None
     cost: Cost | None
+    batches: Batches | None
     whatif: WhatIf | None
     findings: list[Finding]
     not_applicable: list[NotApplicable]

@@ -57,6 +57,8 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             lines += [_text(line), ""]
     lines += [_text(s.count_line(diagnosis)) + ".", ""]
     lines += [f"- {_text(line)}" for line in s.class_lines(diagnosis)]
+    if line := s.batch_line(diagnosis):
+        lines.append(f"- {_text(line)}")
     lines += _findings(diagnosis)
     lines += ["", s.caveat(diagnosis)]
     return "\n".join(lines) + "\n"

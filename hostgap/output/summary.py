@@ -313,6 +313,21 @@ def cost_line(diagnosis: Diagnosis) -> str:
     )
 
 
+def batch_line(diagnosis: Diagnosis) -> str:
+    """How idle the GPU is by batch, "" where fewer than two are known."""
+    batches = diagnosis.batches
+    if batches is None:
+        return ""
+    shown = ", ".join(
+        f"{point.batch}: {percent(point.idle_share, 1)} of {duration(point.duration_ns)}"
+        for point in batches.points
+    )
+    text = f"Idle by batch: {shown}."
+    if batches.host_bound_below is not None:
+        text += f" Below {batches.host_bound_below} the host limits the step."
+    return text
+
+
 def collectives_line(device: DeviceMetrics) -> str:
     """How busy the GPU is without kernels that wait for other ranks, "" where there are none."""
     with_them, without = device.kernel_utilization, device.utilization_without_collectives

@@ -74,6 +74,8 @@ def _report(diagnosis: Diagnosis, console: Console) -> None:
     console.print(Text(s.count_line(diagnosis)))
     for line in s.class_lines(diagnosis):
         console.print(Padding(Text(line), (0, 0, 0, 2)))
+    if line := s.batch_line(diagnosis):
+        console.print(Text(line))
     _findings(console, diagnosis)
     console.print()
     console.print(Text(s.caveat(diagnosis), style="dim"))
