@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +64,10 @@ def test_host_tables(trace: Trace) -> None:
 
 
 def test_a_code_of_none_is_missing(trace: Trace) -> None:
-    trace.gpu_ops.name[1] = -1
-    assert trace.table("gpu_ops")["name"].isna().tolist() == [False, True, False]
+    names = trace.gpu_ops.name.copy()
+    names[1] = -1
+    changed = replace(trace, gpu_ops=replace(trace.gpu_ops, name=names))
+    assert changed.table("gpu_ops")["name"].isna().tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -85,3 +88,8 @@ def test_no_such_table(trace: Trace) -> None:
     with pytest.raises(HostgapError, match="no table 'kernels'") as caught:
         trace.table("kernels")
     assert caught.value.hint == "tables: gpu_ops, api_calls, host_ops, frames"
+
+
+def test_a_loaded_trace_cannot_be_changed(trace: Trace) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        trace.api_calls.start[0] = 0
