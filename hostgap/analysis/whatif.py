@@ -249,6 +249,11 @@ class Replay:
 
     # --- replaying -------------------------------------------------------------------------------
 
+    @property
+    def events(self) -> int:
+        """How many calls and ops (or whole graphs) are replayed."""
+        return len(self._calls) + len(self._unit.start)
+
     @cached_property
     def residual_ns(self) -> int:
         """By how much the unedited replay misses the recorded steps."""

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from hostgap.analysis.syncs import blocking_calls
-from hostgap.analysis.whatif import Edit, Replay
+from hostgap.analysis.whatif import MOST_EVENTS, Edit, Replay
 from hostgap.diagnosis import model as m
 from hostgap.diagnosis.check import checked, said
 from hostgap.diagnosis.context import Context
@@ -26,6 +26,7 @@ MIN_SAVING = 0.01  # share of the step below which a finding is harmless
 ERROR_SAVING = 0.05  # share from which it is an error
 EVIDENCE = 20  # events named per finding
 MOST_PLACES = 50  # of one rule
+FEWEST_PRICED = 8  # however large a step is
 PRICED = 60  # matches replayed: the costliest by what can be seen without
 Severity = Literal["error", "warning", "info"]
 
@@ -135,7 +136,12 @@ class _Prices:
             return int((api.end[calls] - api.start[calls]).sum()) + len(match.calls) + saved
 
         priced = [match for rule, match in matches if not rule.informs]
-        self._priced = {id(match) for match in sorted(priced, key=lambda m: -weight(m))[:PRICED]}
+        most = PRICED
+        if self.replay is not None:  # one step may be larger than what is replayed otherwise
+            most = max(
+                FEWEST_PRICED, min(PRICED, PRICED * MOST_EVENTS // max(1, self.replay.events))
+            )
+        self._priced = {id(match) for match in sorted(priced, key=lambda m: -weight(m))[:most]}
         if self.replay is not None:
             self.scale = context.window_ns / max(1, self.replay.high - self.replay.low)
             self.low_window = self.replay.length(Edit(), untraced=True) * self.scale
