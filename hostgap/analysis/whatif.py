@@ -425,7 +425,10 @@ class Replay:
         if len(edit.capture.start):
             graphs = _joined(graphs, edit.capture)
         waits, profiler = (self._waiting, self._profiler) if untraced else (EMPTY, EMPTY)
-        sets = (removed, graphs, waits, profiler)
+        # how long a wait lasts its end says, not what is cut from it
+        still = (self._wait >= 0) & ~np.isin(self._calls, edit.unblock)
+        waited = union(self._start[still], self._end[still])
+        sets = (removed, graphs, waits, profiler, waited)
         marks = (times, *(edges(each) for each in sets))
         points = np.unique(np.concatenate(marks))
         rate = np.ones(len(points) - 1)
@@ -435,6 +438,7 @@ class Replay:
             rate[_inside(waits, points)] = 1.0
             rate[_inside(profiler, points)] = 0.0
         rate[_inside(removed, points)] = 0.0
+        rate[_inside(waited, points)] = 1.0
         work = np.concatenate(([0.0], np.cumsum(np.diff(points) * rate)))
         at = points[0] + np.round(work[np.searchsorted(points, times)]).astype(np.int64)
         n = len(self._start)

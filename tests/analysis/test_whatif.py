@@ -79,13 +79,13 @@ def test_taking_away_never_costs(events: list[Event], data: st.DataObject) -> No
     for device in analysis.devices if analysis.clock.reconciled and analysis.chosen else ():
         replay = Replay(analysis, device)
         one, other = Edit(cut=cut), Edit(unblock=blocking, drop=drop)
+        edits = (Edit(), one, other, one.plus(other))
+        assert min(replay.saving(edit) for edit in edits) >= 0
         for untraced in (False, True):
-            savings = [replay.saving(e, untraced=untraced) for e in (one, other, one.plus(other))]
+            whole, *lengths, both = (replay.length(edit, untraced=untraced) for edit in edits)
             rounding = len(trace.api_calls) if untraced else 0  # ns, one per wait at most
-            assert min(savings) >= -rounding
-            assert replay.length(one.plus(other), untraced=untraced) <= rounding + min(
-                replay.length(e, untraced=untraced) for e in (one, other)
-            )
+            assert max(lengths) <= whole + rounding
+            assert both <= min(lengths) + rounding
 
 
 def reading_loop(host: int = 20_000, work: int = 50_000) -> Trace:
@@ -218,3 +218,13 @@ def test_what_was_measured_lies_between_the_ends(slow: str, fast: str) -> None:
         for ns in (storm.predicted_saving_low_ns, storm.predicted_saving_ns)
     )
     assert low < measured[slow] - measured[fast] < high
+
+
+def test_a_cut_inside_a_wait_does_not_shorten_it() -> None:
+    analysis = examine(reading_loop())
+    replay = Replay(analysis, 0)
+    rows = rows_of(analysis, STREAM_SYNC)
+    inside = union(
+        analysis.trace.api_calls.start[rows] + 1_000, analysis.trace.api_calls.end[rows] - 1_000
+    )
+    assert replay.saving(Edit(cut=inside)) == 0
