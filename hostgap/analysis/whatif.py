@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hostgap.analysis.attribution import profiler_steps
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.examine import Analysis
-from hostgap.analysis.intervals import EMPTY, Intervals, cut, edges, union
+from hostgap.analysis.intervals import EMPTY, Intervals, clip, cut, edges, union
 from hostgap.analysis.syncs import blocking_calls
 from hostgap.trace.model import Bool, Int64, Memory, Role, Trace
 
@@ -41,6 +41,7 @@ POLLS = 8  # queries in a row that are a wait
 ASYNC_NS = 3_000  # what a blocking call takes where there is nothing to wait for
 _NEVER = -(1 << 62)
 _MAY_DRAIN = (Role.FREE, Role.HOST_ALLOC)  # cudaFree and cudaFreeHost wait for the device
+STAGED_NS = 20_000  # by which a staged copy may outlast its call
 STAGED_BYTES = 64 * 1024  # an upload of at most so much from pageable memory is only staged
 _NOT_WORKING = (Cause.INPUT_WAIT, Cause.REMOTE_WAIT, Cause.PREEMPTED, Cause.NO_WORK, Cause.GC)
 
@@ -235,6 +236,8 @@ class Replay:
         own = np.full(n, -1, np.intp)
         own[unit.call[::-1]] = np.arange(len(unit.call))[::-1]
         staged = self._pageable()[calls] & (own[calls] >= 0)
+        lasts = unit.end[own[calls]] - unit.start[own[calls]]
+        staged &= unit.end[own[calls]] <= self._end[calls] + STAGED_NS + lasts // 20
         waited = np.where(staged, own[calls], waited)
         real |= staged & (unit.end[waited] > self._start[calls])
         self._wait[calls[real]] = waited[real]
@@ -341,15 +344,11 @@ class Replay:
         low, high = min(self.low, int(self._start[0])), int(self._end.max())
         first, last = int(self._calls[0]), int(self._calls[-1])
 
-        def near(intervals: Intervals) -> Intervals:
-            inside = (intervals.end > low) & (intervals.start < high)
-            return Intervals(intervals.start[inside], intervals.end[inside])
-
         return Edit(
-            near(edit.cut),
+            clip(edit.cut, low, high),
             edit.unblock[(edit.unblock >= first) & (edit.unblock <= last)],
             edit.drop[np.isin(edit.drop, self._rows)] if len(edit.drop) else edit.drop,
-            near(edit.capture),
+            clip(edit.capture, low, high),
             edit.length,
         )
 
