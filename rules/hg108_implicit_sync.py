@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, WaitRule
 from hostgap.diagnosis.waits import Wait

@@ -35,14 +35,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
+from hostgap.analysis.whatif import STAGED_BYTES
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import WaitRule
 from hostgap.diagnosis.waits import Wait
 from hostgap.trace.model import CopyKind, Int64, Memory
 from hostgap.trace.vocabulary import BLOCKING_COPIES
-
-STAGED = 64 * 1024  # bytes that the driver takes at once
 
 
 class PageableAsyncCopy(WaitRule):
@@ -67,5 +66,5 @@ class PageableAsyncCopy(WaitRule):
         gpu = context.trace.gpu_ops
         ops = context.gpu_ops_of(calls)
         small = (gpu.copy_kind[ops] == CopyKind.H2D) & (gpu.bytes[ops] >= 0)
-        small &= gpu.bytes[ops] <= STAGED
+        small &= gpu.bytes[ops] <= STAGED_BYTES
         return Edit(unblock=np.unique(gpu.call[ops[~small]]).astype(np.int64))

@@ -39,10 +39,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import sweep
 from hostgap.analysis.intervals import Intervals
 from hostgap.analysis.parts import sum_by
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Rule

@@ -36,10 +36,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hostgap.analysis.causes import Cause
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import HOST_LATE
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Role
 
@@ -73,14 +73,7 @@ class LaunchStorm(Rule):
         calls = calls[context.trace.api_calls.role[calls] == Role.LAUNCH]
         if len(calls) < FEWEST * context.steps or len(ops) == 0:
             return
-        waits = context.idle(
-            Cause.LAUNCH_CALL,
-            Cause.LAUNCH_LATENCY,
-            Cause.DISPATCH,
-            Cause.API_CALL,
-            Cause.PYTHON,
-            Cause.UNTRACED,
-        )
+        waits = context.idle(*HOST_LATE)
         gpu = context.trace.gpu_ops
         kernel = float(np.median((gpu.end - gpu.start)[ops]))
         interval = float(np.median(np.diff(np.sort(context.call_start[calls]))))

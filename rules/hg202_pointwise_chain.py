@@ -43,7 +43,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.chains import KernelSequence
 from hostgap.diagnosis.context import Context

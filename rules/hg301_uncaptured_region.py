@@ -46,18 +46,14 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.intervals import Intervals, covers, overlap, union
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
+from hostgap.diagnosis.idle import HOST_LATE
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import Launches, capture, waits_in
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Int64, Role
 
-HOST_LATE = (
-    Cause.LAUNCH_CALL,
-    Cause.LAUNCH_LATENCY,
-    Cause.DISPATCH,
-    Cause.API_CALL,
-    Cause.PYTHON,
-    Cause.UNTRACED,
+LATE = (
+    *HOST_LATE,
     Cause.SYNC,
     Cause.COPY_CALL,
     Cause.ALLOC,
@@ -147,7 +143,7 @@ def _late_within(context: Context, spans: Intervals) -> int:
     parts, total = context.parts, 0
     for first in range(0, len(parts), BLOCK):
         block = slice(first, first + BLOCK)
-        late = np.isin(parts.cause[block], HOST_LATE)
+        late = np.isin(parts.cause[block], LATE)
         pieces = Intervals(parts.start[block][late], parts.end[block][late])
         total += int(overlap(pieces, spans).sum())
     return total

@@ -37,23 +37,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hostgap.analysis.causes import Cause
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import Intervals, covers, overlap, union
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import caused_by
+from hostgap.diagnosis.idle import HOST_LATE, caused_by
 from hostgap.diagnosis.regions import HOST_WORK_NS, replayed
 from hostgap.diagnosis.rule import Match, Need, Rule
-
-HOST_LATE = (
-    Cause.LAUNCH_CALL,
-    Cause.LAUNCH_LATENCY,
-    Cause.DISPATCH,
-    Cause.API_CALL,
-    Cause.PYTHON,
-    Cause.UNTRACED,
-)
 
 
 class Options(base.Options, frozen=True):

@@ -40,9 +40,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import OP
 from hostgap.analysis.intervals import union
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import event_names, event_site, events_under, named, outermost
 from hostgap.diagnosis.model import Site

@@ -38,9 +38,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import union
 from hostgap.analysis.syncs import capture_spans
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.regions import waits_in
 from hostgap.diagnosis.rule import Match, Need, Rule

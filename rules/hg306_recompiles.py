@@ -37,8 +37,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import covers, union
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import event_site, named, outermost
 from hostgap.diagnosis.model import Site

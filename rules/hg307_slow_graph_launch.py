@@ -38,9 +38,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import CALL
 from hostgap.analysis.parts import sum_by
-from hostgap.analysis.whatif import GRAPH_INFLATION, Edit
+from hostgap.analysis.whatif import GRAPH_INFLATION
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import caused_by
 from hostgap.diagnosis.rule import Match, Need, Rule

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.memory import caches_emptied, device_memory_calls
 from hostgap.diagnosis.rule import Match, Need, Rule

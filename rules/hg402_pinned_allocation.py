@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Role

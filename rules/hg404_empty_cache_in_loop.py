@@ -35,7 +35,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.memory import caches_emptied
 from hostgap.diagnosis.model import Site

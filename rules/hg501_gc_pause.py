@@ -38,10 +38,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import CALL
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.sites import frame_precision, site_of_frame
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule

@@ -36,10 +36,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import CALL, HostThread
 from hostgap.analysis.intervals import union
 from hostgap.analysis.sites import frame_precision, site_of_frame, site_of_op
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import launching_threads

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Rule

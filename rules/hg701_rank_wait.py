@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.ranks import RANK_SAMPLES, arrivals, collectives_of, ranks
 from hostgap.diagnosis.rule import Match, Need, Rule

@@ -31,8 +31,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import union
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import idle_by_place

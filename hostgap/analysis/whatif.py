@@ -13,7 +13,7 @@ other end: what of a saving is left then cannot be the profiler's doing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.attribution import profiler_steps
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.edit import Edit, joined
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import EMPTY, Intervals, clip, cut, edges, union
 from hostgap.analysis.syncs import blocking_calls
@@ -44,46 +45,6 @@ _MAY_DRAIN = (Role.FREE, Role.HOST_ALLOC)  # cudaFree and cudaFreeHost wait for 
 STAGED_NS = 20_000  # by which a staged copy may outlast its call
 STAGED_BYTES = 64 * 1024  # an upload of at most so much from pageable memory is only staged
 _NOT_WORKING = (Cause.INPUT_WAIT, Cause.REMOTE_WAIT, Cause.PREEMPTED, Cause.NO_WORK, Cause.GC)
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """What is different in a replay. Rows are those of the trace's tables.
-
-    Attributes:
-        cut: host time that is no longer spent.
-        unblock: API calls that no longer wait.
-        drop: GPU ops that no longer run.
-        capture: host intervals, each of which becomes the launch of one graph of all it launches.
-        length: GPU op -> its new length in ns.
-    """
-
-    cut: Intervals = EMPTY
-    unblock: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    drop: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    capture: Intervals = EMPTY
-    length: dict[int, int] = field(default_factory=dict)
-
-    def plus(self, *others: Edit) -> Edit:
-        """All at once."""
-        edits = (self, *others)
-        length: dict[int, int] = {}
-        for edit in edits:
-            length.update(edit.length)
-        return Edit(
-            _joined(*(edit.cut for edit in edits)),
-            np.concatenate([edit.unblock for edit in edits]).astype(np.int64),
-            np.concatenate([edit.drop for edit in edits]).astype(np.int64),
-            _joined(*(edit.capture for edit in edits)),
-            length,
-        )
-
-
-def _joined(*several: Intervals) -> Intervals:
-    return union(
-        np.concatenate([each.start for each in several]),
-        np.concatenate([each.end for each in several]),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +95,7 @@ class Replay:
         self._waiting = self._not_working(threads.tolist())
         switching = profiler_steps(trace, clock)
         self._threads = threads
-        self._profiler = _joined(EMPTY, *(switching[t] for t in threads.tolist() if t in switching))
+        self._profiler = joined(EMPTY, *(switching[t] for t in threads.tolist() if t in switching))
         self._units(rows)
         self._waits()
         self._first_calls = self._calls[steps.call_step[self._calls] == low]
@@ -158,7 +119,7 @@ class Replay:
             idle = (who >= 0) & np.isin(thread.cause[who], _NOT_WORKING)
             time = thread.timeline.time
             spans.append(Intervals(time[:-1][idle], time[1:][idle]))
-        return _joined(*spans) if spans else EMPTY
+        return joined(*spans) if spans else EMPTY
 
     @cached_property
     def _untraced_rate(self) -> float:
@@ -414,15 +375,13 @@ class Replay:
             nodes = np.bincount(which, minlength=len(begin))
             left = np.minimum(begin + GRAPH_LAUNCH_NS + GRAPH_NODE_NS * nodes, end)
             cuts.append(Intervals(left, end))
-        removed = union(
-            np.concatenate([c.start for c in cuts]), np.concatenate([c.end for c in cuts])
-        )
+        removed = joined(*cuts)
         times = np.concatenate((self._start, self._end))
         if len(times) == 0:
             return self._start, self._end, lead
         graphs = union(self._start[self._graph], self._end[self._graph])
         if len(edit.capture.start):
-            graphs = _joined(graphs, edit.capture)
+            graphs = joined(graphs, edit.capture)
         waits, profiler = (self._waiting, self._profiler) if untraced else (EMPTY, EMPTY)
         # how long a wait lasts its end says, not what is cut from it
         still = (self._wait >= 0) & ~np.isin(self._calls, edit.unblock)

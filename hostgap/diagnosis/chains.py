@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.analysis.causes import frame_parts
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import FRAME, OP, HostThread
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.sites import call_sites
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.model import Site
 from hostgap.trace.kernels import KernelClass, kernel_class
 from hostgap.trace.model import Bool, CopyKind, GpuKind, Int64, Role

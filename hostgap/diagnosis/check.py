@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import Intervals
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.rule import Match
 from hostgap.output.printable import printable

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause, host_cause
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.host import Host
 from hostgap.analysis.intervals import Intervals, union
@@ -24,12 +25,14 @@ from hostgap.analysis.sites import (
 )
 from hostgap.analysis.syncs import copy_syncs
 from hostgap.analysis.timeline import collectives
-from hostgap.analysis.whatif import Edit, Replay
+from hostgap.analysis.whatif import Replay
 from hostgap.diagnosis.chains import KernelSequence
+from hostgap.diagnosis.check import said
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import Launches, launches
 from hostgap.diagnosis.rule import Need, WaitRule
 from hostgap.diagnosis.waits import Wait, Waits, find_waits, pageable_copies
+from hostgap.errors import Stopped
 from hostgap.trace.model import Bool, HostKind, Int64, Role, Trace
 
 
@@ -60,6 +63,7 @@ class Context:
         steps: how many steps the window has, at least 1.
         window_ns: its length on that device.
         replay: the what-if, None where host and GPU clocks cannot be reconciled.
+        problems: a line per wait rule that failed when it was asked what it claims.
     """
 
     def __init__(self, analysis: Analysis, wait_rules: Sequence[WaitRule] = ()) -> None:
@@ -70,6 +74,7 @@ class Context:
         self.ops, self.calls = in_window(analysis)
         self.window_ns = self.device.high - self.device.low
         self.steps = max(1, len(analysis.chosen)) if analysis.options.window == "steps" else 1
+        self.problems: list[str] = []
         self._wait_rules = sorted(wait_rules, key=lambda rule: (rule.order, rule.code))
 
     # --- what the trace has -------------------------------------------------------------------
@@ -190,18 +195,25 @@ class Context:
 
     def waits_of(self, code: str) -> Int64:
         """Rows of api_calls of the waits that are the wait rule `code`'s."""
-        owner = [self._owner(kind) for kind in self.waits.kinds]
-        mine = np.array([name == code for name in owner], np.bool_)
-        return self.waits.call[mine[self.waits.kind]] if len(owner) else self.waits.call
+        mine = np.array([owner == code for owner in self._owners], np.bool_)
+        return self.waits.call[mine[self.waits.kind]] if len(mine) else self.waits.call
+
+    @cached_property
+    def _owners(self) -> list[str]:
+        """Per kind of waits: the code of the wait rule that claims it, "" for none."""
+        return [self._owner(kind) for kind in self.waits.kinds]
 
     def _owner(self, kind: Wait) -> str:
-        """Code of the wait rule that claims a kind of waits, "" for none."""
         for rule in self._wait_rules:
             try:
                 if rule.claims(kind):
                     return rule.code
-            except Exception:  # noqa: BLE001  a rule of a user's own claims nothing then
-                continue
+            except (KeyboardInterrupt, Stopped):
+                raise
+            except BaseException as error:  # noqa: BLE001  a rule of a user's own stops no other
+                problem = f"{rule.code}: claims no wait: {said(error)}"
+                if problem not in self.problems:  # it is asked about every kind
+                    self.problems.append(problem)
         return ""
 
     @cached_property

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import Intervals, overlap, union
 from hostgap.analysis.syncs import copy_syncs
-from hostgap.analysis.whatif import Edit
 from hostgap.trace.model import Bool, CopyKind, GpuKind, Int8, Int64
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.syncs import blocking_calls
-from hostgap.analysis.whatif import MOST_EVENTS, Edit, Replay
+from hostgap.analysis.whatif import MOST_EVENTS, Replay
 from hostgap.diagnosis import model as m
 from hostgap.diagnosis.check import checked, said
 from hostgap.diagnosis.context import Context
@@ -92,6 +93,7 @@ def run_rules(
             raise
         except BaseException as error:  # noqa: BLE001  a rule of a user's own stops no other
             problems.append(f"{rule.code}: failed: {said(error)}")
+    problems += context.problems
     price = _Prices(context, matches)
     priced = [price(rule, match) for rule, match in matches]
     findings = [(one, _finding(context, one, min_saving)) for one in priced]

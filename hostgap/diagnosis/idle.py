@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import CALL, FRAME, OP
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.parts import Parts, sum_by
 from hostgap.analysis.sites import frame_precision, site_of_frame, site_of_op
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.rule import Match
 from hostgap.trace.model import Bool, Int64, Role
@@ -25,6 +25,15 @@ from hostgap.trace.model import Bool, Int64, Role
 if TYPE_CHECKING:
     from hostgap.diagnosis.context import Context
 
+# The host works, or launches, and is late: what fewer launches would spare.
+HOST_LATE = (
+    Cause.LAUNCH_CALL,
+    Cause.LAUNCH_LATENCY,
+    Cause.DISPATCH,
+    Cause.API_CALL,
+    Cause.PYTHON,
+    Cause.UNTRACED,
+)
 # Where serving engines stand while no request is running: vLLM, SGLang.
 _ENGINE_IDLE = re.compile(
     r"vllm/\S*engine/core\.py\(\d+\): _process_input_queue$"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import EMPTY, Intervals, covers, union
-from hostgap.analysis.whatif import Edit
 from hostgap.trace.model import Bool, CopyKind, Int64, Role
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ One rule stands in one file, `rules/hg101_scalar_read.py`, whose docstring is wh
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import numpy as np
 
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis.model import Site
 from hostgap.trace.model import Int64
 
@@ -67,7 +68,7 @@ class Match:
     advice: str = ""
 
 
-class Rule:
+class Rule(ABC):
     """A fault, how to see it, what to do about it.
 
     Class attributes:
@@ -90,6 +91,7 @@ class Rule:
     options: ClassVar[type[Options]] = Options
     informs: ClassVar[bool] = False
 
+    @abstractmethod
     def find(self, context: Context, options: Any) -> Iterator[Match]:
         """Every place at which the fault stands, each once.
 
@@ -97,7 +99,6 @@ class Rule:
             context: the trace's window, and what rules usually ask of it.
             options: an instance of `self.options`.
         """
-        raise NotImplementedError
 
 
 class WaitRule(Rule):
@@ -108,9 +109,9 @@ class WaitRule(Rule):
 
     order: ClassVar[int] = 50
 
+    @abstractmethod
     def claims(self, wait: Wait) -> bool:
         """Whether the wait is an instance of this fault."""
-        raise NotImplementedError
 
     def without(self, context: Context, calls: Int64) -> Edit:
         """The world in which these calls no longer wait, nor the copies that they wait for:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hostgap.analysis.causes import Cause
-from hostgap.analysis.whatif import Edit
+from hostgap.analysis.edit import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.model import Verdict
 from hostgap.diagnosis.ranks import rank_wait_ns

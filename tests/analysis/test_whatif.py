@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostgap.analysis.analyze import analyze
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.examine import Analysis, examine
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.syncs import blocking_calls
-from hostgap.analysis.whatif import ASYNC_NS, Edit, Replay
+from hostgap.analysis.whatif import ASYNC_NS, Replay
 from hostgap.diagnosis.judge import Judging
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import Trace

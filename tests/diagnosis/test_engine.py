@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hostgap.analysis.analyze import analyze
+from hostgap.analysis.edit import Edit
 from hostgap.analysis.examine import examine
 from hostgap.analysis.intervals import Intervals
-from hostgap.analysis.whatif import Edit
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.engine import run_rules
 from hostgap.diagnosis.judge import Judging
@@ -253,6 +253,7 @@ def test_rules_of_a_folder(tmp_path: Path) -> None:
         (OWN.format(code="HG101", name="own"), "there is a rule HG101 already"),
         (OWN.format(code="my1", name="own"), "two to five capitals and three digits"),
         (OWN.format(code="MY001", name="own").replace('    title = "Mine"\n', ""), "has no title"),
+        (OWN.format(code="MY001", name="own").replace("def find", "def look"), "abstract method"),
         ("raise KeyboardInterrupt('x') if 0 else ValueError('line one\\nline two')", "line one"),
     ],
 )
@@ -336,6 +337,7 @@ def test_a_rule_that_fails_to_claim_claims_nothing() -> None:
     context = Context(examine(two_reads()), [ClaimsWrongly(), *registry.wait_rules()])
     outcome = run_rules(context, registry.chosen(("HG101",)))
     assert [finding.code for finding in outcome.findings] == ["HG101"]
+    assert outcome.problems == ["XX002: claims no wait: KeyError: 'mine'"]
 
 
 class Exits(_Test):

@@ -11,7 +11,8 @@ from hostgap.trace.load import load_trace
 from tests.analysis.build import LAUNCH, Event, call, frame, kernel, op
 from tests.rules.check import findings, repeated, sample
 
-PUBLIC = Path("/work/shared/cases/kineto/nv_v100_2021_resnet50_strtid_w0.pt.trace.json.gz")
+SHARED = Path(__file__).parents[3] / "shared" / "cases" / "kineto"
+PUBLIC = SHARED / "nv_v100_2021_resnet50_strtid_w0.pt.trace.json.gz"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKER = (1, 2)
 
