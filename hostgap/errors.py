@@ -33,3 +33,11 @@ class ConfigError(HostgapError):
 
 class Stopped(SystemExit):
     """A signal asked the program to end; not a `sys.exit` in somebody's code."""
+
+
+class TargetError(HostgapError):
+    """A target that cannot be imported or built, or that raises while it runs."""
+
+
+class FixFailed(HostgapError):
+    """A fix that cannot be applied to this step; the step is as it was."""

@@ -1,0 +1,1 @@
+"""Fixes: one file each; the ladder that applies, re-measures and proves them."""

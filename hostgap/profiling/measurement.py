@@ -1,0 +1,140 @@
+"""What `hostgap profile` measured, as typed and versioned data: `measurement.json` of a run.
+
+Times are nanoseconds. `Measurement` is what a run directory holds beside its traces; `Timing` and
+`Figures` are also what `hostgap fix` keeps of every rung.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = "hostgap.measurement/1"
+
+
+class _Base(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen, keyword-only."""
+
+
+class Estimate(_Base, frozen=True):
+    """A median of blocks and its 95 % bootstrap interval, ns."""
+
+    median_ns: float
+    low_ns: float
+    high_ns: float
+
+
+class Timing(_Base, frozen=True):
+    """A step without a profiler: `blocks_ns` are ns a step, of `steps` steps each."""
+
+    step: Estimate
+    steps: int
+    blocks_ns: list[float]
+
+
+class GraphTimes(_Base, frozen=True):
+    """The k-th graph replay of a step, without a profiler: medians, ns.
+
+    `call_ns` is the host's time in `replay()`, in place. `span_ns` is the GPU's, between events
+    around the replay with the host far ahead; the events' own cost is taken off.
+    """
+
+    call_ns: float
+    span_ns: float
+
+
+class HostTimes(_Base, frozen=True):
+    """The launching thread without a profiler, per step, ns; counts per step.
+
+    `cpu_ns` of `wall_ns` it ran; for `run_delay_ns` it was ready and another ran; `throttled_ns` is
+    its cgroup's. `threads` of the process were running on `cores` of its quota.
+    """
+
+    wall_ns: float
+    cpu_ns: float
+    run_delay_ns: float | None
+    throttled_ns: float | None
+    involuntary_switches: float
+    gc_ns: float
+    gc_collections: float
+    threads: int
+    cores: float
+
+
+class Inflation(_Base, frozen=True):
+    """One kind of call on this machine without a profiler, with CUDA tracing, with CPU and CUDA.
+
+    `nodes` is the size of the graph where `what` is "graph launch" or "graph span".
+    """
+
+    what: str
+    nodes: int | None
+    unprofiled_ns: float
+    cuda_ns: float | None
+    cpu_cuda_ns: float | None
+
+
+class Site(_Base, frozen=True):
+    """A call that blocked, seen by the site pass: the exact line, and how often per step."""
+
+    what: str
+    file: str
+    line: int
+    function: str
+    per_step: float
+
+
+class Pass(_Base, frozen=True):
+    """One traced pass: its mode, its file in the run directory, and the step it saw."""
+
+    mode: Literal["cuda", "cpu+cuda", "stacks"]
+    file: str
+    step: Estimate
+
+
+class BatchTiming(_Base, frozen=True):
+    """One batch of a sweep: the unprofiled step, and its GPU span with the host ahead."""
+
+    batch: int
+    step: Estimate
+    span_ns: float | None
+
+
+class Environment(_Base, frozen=True):
+    """Where it ran. No host names, no paths, no secrets."""
+
+    gpu: str
+    driver: str | None
+    torch: str
+    cuda: str | None
+    python: str
+    hostgap: str
+    cpus: int
+    sm_mhz: int | None
+    memory_mhz: int | None
+
+
+class Measurement(_Base, frozen=True):
+    """Everything of one profiled target that is not in its traces.
+
+    `step` is the unprofiled step; `span_ns` what its GPU work takes with the host ahead, null where
+    the step waits for the GPU and so can never be behind. `problems` has a line per pass that
+    failed: `status` is then "partial". `graphs` are the graph replays of one step, in order.
+    """
+
+    schema: str = SCHEMA
+    target: str
+    options: dict[str, str | int | float | bool | list[str]]
+    status: Literal["complete", "partial"]
+    problems: list[str]
+    environment: Environment
+    timing: Timing
+    span_ns: float | None
+    graphs: list[GraphTimes]
+    host: HostTimes | None
+    inflation: list[Inflation]
+    sites: list[Site]
+    passes: list[Pass]
+    batches: list[BatchTiming] = []
+    tokens_per_step: int | None = None
