@@ -123,7 +123,7 @@ class Measurement(_Base, frozen=True):
     failed: `status` is then "partial". `graphs` are the graph replays of one step, in order.
     """
 
-    schema: str = SCHEMA
+    schema: str
     target: str
     options: dict[str, str | int | float | bool | list[str]]
     status: Literal["complete", "partial"]
