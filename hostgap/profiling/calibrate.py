@@ -1,0 +1,109 @@
+"""How much longer calls take under the profiler, on this machine.
+
+Measured on an H200 with torch 2.11: a graph launch of 1,230 nodes 217 us without, 725 to 753 with;
+an eager launch 8.7 us without, 9.8 to 11.1 with.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from hostgap.profiling.events import Mark
+from hostgap.profiling.measurement import Inflation
+
+GRAPH_NODES = (1, 100, 500, 1230)
+EAGER_LAUNCHES = 200
+REPEATS = 15
+_MODES: tuple[tuple[ProfilerActivity, ...] | None, ...] = (
+    None,
+    (ProfilerActivity.CUDA,),
+    (ProfilerActivity.CPU, ProfilerActivity.CUDA),
+)
+
+
+def calibrate() -> list[Inflation]:
+    """Launches, graph launches and waits: unprofiled, with CUDA tracing, with CPU and CUDA.
+
+    The unprofiled ones come first: CUPTI stays attached to a process once it has profiled.
+    """
+    x = torch.zeros(1, device="cuda")
+    graphs = {nodes: _graph(x, nodes) for nodes in GRAPH_NODES}
+    columns = []
+    for mode in _MODES:
+        with _profiled(mode):
+            columns.append(_figures(x, graphs))
+    plain, cuda, both = columns
+    return [
+        Inflation(
+            what=what, nodes=nodes, unprofiled_ns=ns, cuda_ns=cuda[key], cpu_cuda_ns=both[key]
+        )
+        for key, ns in plain.items()
+        for what, nodes in [key]
+    ]
+
+
+@contextmanager
+def _profiled(activities: tuple[ProfilerActivity, ...] | None) -> Iterator[None]:
+    if activities is None:
+        yield
+    else:
+        with profile(activities=activities):
+            yield
+
+
+def _graph(x: torch.Tensor, nodes: int) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    x.add_(1)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(nodes):
+            x.add_(1)
+    return graph
+
+
+def _figures(
+    x: torch.Tensor, graphs: dict[int, torch.cuda.CUDAGraph]
+) -> dict[tuple[str, int | None], float]:
+    """What and its number of nodes -> ns, medians."""
+
+    def launches() -> None:
+        for _ in range(EAGER_LAUNCHES):
+            x.add_(1)
+
+    figures: dict[tuple[str, int | None], float] = {}
+    figures["eager launch", None] = _call_ns(launches) / EAGER_LAUNCHES
+    figures["item", None] = _call_ns(x.item)
+    figures["synchronize", None] = _call_ns(torch.cuda.synchronize)
+    for nodes, graph in graphs.items():
+        figures["graph launch", nodes] = _call_ns(graph.replay)
+        figures["graph span", nodes] = _span_ns(graph.replay)
+    return figures
+
+
+def _call_ns(call: Callable[[], object]) -> float:
+    """Host time of a call on an idle device."""
+    times = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        begin = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - begin)
+    torch.cuda.synchronize()
+    return statistics.median(times[2:])  # the first ones warm up
+
+
+def _span_ns(call: Callable[[], object]) -> float:
+    """GPU time of what a call orders, on an idle device."""
+    times = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        begin = Mark()
+        call()
+        times.append(begin.until(Mark()))
+    return statistics.median(times[2:])

@@ -1,0 +1,122 @@
+"""The loop around a step: what drives a target from step to step while something is measured.
+
+A pass (`hostgap.profiling.passes`) is a generator: it yields how many steps must be able to follow
+without starting over, whenever it wants one step run. So one pass serves both kinds of targets: a
+step function is called once per yield, a script gives control back at each of its marks.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Generator
+from typing import TypeVar
+
+from hostgap.errors import HostgapError, TargetError
+from hostgap.profiling import marks
+from hostgap.profiling.target import TargetSpec, describe, told, where
+from hostgap.profiling.workload import Workload
+
+T = TypeVar("T")
+Pass = Generator[int, None, T]
+
+
+class Driver:
+    """Calls a workload's step once for each yield of a pass, and starts it over where room ends."""
+
+    def __init__(self, workload: Workload, name: str) -> None:
+        self.workload, self.name = workload, name
+        self.steps = 0
+        self._left = 0  # steps until the workload must be reset
+
+    def run(self, measured: Pass[T]) -> T:
+        """Run a pass to its end and return its result.
+
+        Raises:
+            TargetError: the step raises, or has no room for what the pass needs.
+        """
+        workload = self.workload
+        while True:
+            try:
+                ahead = next(measured)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                self._make_room(ahead)
+                workload.step()
+            except Exception as error:
+                measured.close()
+                if isinstance(error, HostgapError):
+                    raise
+                raise TargetError(
+                    f"{self.name} raised in step {self.steps}: {describe(error)}", where(error)
+                ) from error
+            self.steps += 1
+            self._left -= 1
+
+    def _make_room(self, ahead: int) -> None:
+        workload = self.workload
+        if workload.room is None or self._left >= ahead:
+            return
+        if ahead > workload.room:
+            raise TargetError(
+                f"{self.name} has room for {workload.room} steps; {ahead} are needed at a stretch",
+                "fewer with --steps",
+            )
+        if workload.reset is not None:
+            if workload.flush is not None:
+                workload.flush()
+            workload.reset(0)
+        self._left = workload.room
+
+
+class Finished(BaseException):
+    """Ends a script once what was to be measured of it is measured."""
+
+
+def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
+    """Run a script from its start; each of its marks advances the pass.
+
+    What lies between two marks is a step. The script is ended when the pass is.
+
+    Raises:
+        TargetError: the script raises, or ends before the pass does.
+    """
+    result: list[T] = []
+    count = 0
+
+    def at_mark() -> None:
+        nonlocal count
+        count += 1
+        try:
+            next(measured)
+        except StopIteration as end:
+            result.append(end.value)
+            raise Finished from None
+
+    argv, sys.argv = sys.argv, [spec.target, *spec.args]
+    try:
+        with marks.listening(at_mark, spec.step_marker):
+            try:
+                with told(f"{spec.target} raised after {count} steps"):
+                    runpy.run_path(spec.target, run_name="__main__")
+            except TargetError as error:
+                if not isinstance(error.__cause__, SystemExit):
+                    raise TargetError(
+                        error.message.replace("after 0 steps", f"in step {max(0, count - 1)}"),
+                        error.hint,
+                    ) from error
+    except Finished:
+        return result[0]
+    finally:
+        sys.argv = argv
+        measured.close()
+    if count == 0:
+        raise TargetError(
+            f"{spec.target} ended without marking a step",
+            "call hostgap.step() at the start of each, or name its ranges with --step-marker",
+        )
+    raise TargetError(
+        f"{spec.target} ended after {count} steps, before all was measured",
+        "let it run longer, or ask for less with --steps and --repeat",
+    )

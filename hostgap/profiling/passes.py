@@ -1,0 +1,206 @@
+"""What is measured without a profiler: the step's time, its GPU span, the host's time in it.
+
+Each pass is a generator (see `hostgap.profiling.loop`): every yield runs one step.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from hostgap.profiling.events import Mark, spin
+from hostgap.profiling.hosttime import HostClock
+from hostgap.profiling.loop import Pass
+from hostgap.profiling.measurement import GraphTimes, HostTimes, Timing
+from hostgap.profiling.statistics import timing
+
+SETTLE_BLOCK = 5  # steps
+SETTLED = 0.05  # change of a block against the one before it that counts as none
+LONGEST_WARMUP_S = 120.0  # compilation is part of it
+LEAD_IN = 3  # steps before a block, which fill the pipeline
+SPAN_STEPS = 15
+MOST_SLEEP_S = 0.25
+_SPIN_CYCLES = 10_000_000  # timed, to know how long a cycle of torch.cuda._sleep is
+
+
+@dataclass(frozen=True, slots=True)
+class Unprofiled:
+    """What a process that never profiled measured of a step."""
+
+    timing: Timing
+    host: HostTimes | None
+
+
+def settle(warmup: int) -> Pass[int]:
+    """Run at least `warmup` steps, and until two blocks in a row take the same: steps run."""
+    started = time.perf_counter()
+    done, before = 0, float("inf")
+    while True:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        yield from range(SETTLE_BLOCK, 0, -1)
+        torch.cuda.synchronize()
+        took = time.perf_counter() - begin
+        done += SETTLE_BLOCK
+        steady = abs(took - before) <= SETTLED * took
+        before = took
+        late = time.perf_counter() - started > LONGEST_WARMUP_S
+        if done >= warmup and (steady or late):
+            return done
+
+
+def block(steps: int) -> Pass[float]:
+    """One block of `steps` steps in the real loop, nothing drained inside it: ns a step.
+
+    Measured between events in the stream, so that a block has the length of what the GPU did from
+    the end of one step to the end of another, whatever the host does meanwhile.
+    """
+    yield from range(LEAD_IN + steps, steps, -1)
+    begin = Mark()
+    yield from range(steps, 0, -1)
+    return begin.until(Mark()) / steps
+
+
+def time_steps(steps: int, repeats: int) -> Pass[Unprofiled]:
+    """`repeats` blocks of `steps` steps, and what the host did in them."""
+    blocks = []
+    with HostClock() as host:
+        for _ in range(repeats):
+            host.pause()
+            torch.cuda.synchronize()
+            host.go_on()
+            blocks.append((yield from block(steps)))
+    per = (steps + LEAD_IN) * repeats
+    return Unprofiled(timing(blocks, steps), host.per_step(per))
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """GPU times with the host far ahead, ns: of a whole step, and of each graph replay in it.
+
+    `step_ns` is None where the step waits for the GPU: then the host cannot be ahead.
+    """
+
+    step_ns: float | None
+    graphs: list[GraphTimes]
+
+
+def spans(step_ns: float) -> Pass[Spans]:
+    """GPU time of the step and of its graph replays, kept apart from the host's.
+
+    A spinning kernel holds the GPU while the host gets ahead; events around what is measured then
+    see the GPU alone. Whether the host was ahead is checked each time: the event before it must not
+    have happened when the host is done.
+
+    Args:
+        step_ns: the unprofiled step, from which the spin's length is chosen.
+    """
+    cycle_s, cost_ns = _spin_costs()
+    cycles = int(min(MOST_SLEEP_S, step_ns * 2e-9 + 1e-3) / cycle_s)
+    probe = _Probe(cost_ns)
+    with _replaying(probe.around):
+        for ahead in range(SPAN_STEPS, 0, -1):
+            yield ahead
+            probe.step_done()
+        probe.cycles = cycles
+        for ahead in range(SPAN_STEPS, 0, -1):
+            yield ahead
+            probe.step_done()
+    return Spans((yield from _whole_span(cycles, cost_ns)), probe.graphs())
+
+
+def _whole_span(cycles: int, cost_ns: float) -> Pass[float | None]:
+    found = []
+    for ahead in range(SPAN_STEPS, 0, -1):
+        torch.cuda.synchronize()
+        spin(cycles)
+        begin = Mark()
+        yield ahead
+        was_ahead = not begin.happened()
+        end = Mark()
+        if was_ahead:
+            found.append(begin.until(end) - cost_ns)
+    return statistics.median(found) if len(found) > SPAN_STEPS // 2 else None
+
+
+@dataclass(slots=True)
+class _Probe:
+    """Watches graph replays. With `cycles` 0 it times the host's call, else the GPU's span.
+
+    `calls[k]` and `spans[k]` are of the k-th replay of a step.
+    """
+
+    cost_ns: float
+    cycles: int = 0
+    calls: dict[int, list[float]] = field(default_factory=dict)
+    spans: dict[int, list[float]] = field(default_factory=dict)
+    _index: int = 0
+    _pending: list[tuple[int, Mark, Mark]] = field(default_factory=list)
+
+    def around(self, replay: Callable[[], None]) -> None:
+        """Replay once, watched."""
+        if self.cycles == 0:
+            start = time.perf_counter_ns()
+            replay()
+            self.calls.setdefault(self._index, []).append(time.perf_counter_ns() - start)
+        else:
+            spin(self.cycles)
+            begin = Mark()
+            replay()
+            was_ahead = not begin.happened()
+            end = Mark()
+            if was_ahead:
+                self._pending.append((self._index, begin, end))
+        self._index += 1
+
+    def step_done(self) -> None:
+        """The next replay is the first of its step."""
+        for index, begin, end in self._pending:
+            self.spans.setdefault(index, []).append(begin.until(end) - self.cost_ns)
+        self._pending.clear()
+        self._index = 0
+
+    def graphs(self) -> list[GraphTimes]:
+        """Medians; none where a replay could not be watched with the host ahead."""
+        if self.spans.keys() != self.calls.keys():
+            return []
+        return [
+            GraphTimes(
+                call_ns=statistics.median(self.calls[index]),
+                span_ns=statistics.median(self.spans[index]),
+            )
+            for index in sorted(self.calls)
+        ]
+
+
+def _spin_costs() -> tuple[float, float]:
+    """Seconds that a cycle of the spinning kernel takes, and ns between two events in a row."""
+    times, costs = [], []
+    for _ in range(7):
+        torch.cuda.synchronize()
+        before = Mark()
+        spin(_SPIN_CYCLES)
+        after, again = Mark(), Mark()
+        costs.append(after.until(again))
+        times.append(before.until(after) * 1e-9)
+    return statistics.median(times) / _SPIN_CYCLES, statistics.median(costs)
+
+
+@contextmanager
+def _replaying(around: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """Have each `torch.cuda.CUDAGraph.replay` go through `around`, inductor's too."""
+    original = torch.cuda.CUDAGraph.replay
+
+    def replay(self: torch.cuda.CUDAGraph) -> None:
+        around(lambda: original(self))
+
+    torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.cuda.CUDAGraph.replay = original  # type: ignore[method-assign]
