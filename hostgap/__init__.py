@@ -8,6 +8,9 @@ The public API is small and loads its heavy parts (numpy, the readers) on first 
     trace.table("gpu_ops")            # a pandas DataFrame; times are int64 ns
     diagnosis = hostgap.analyze(trace)   # what `hostgap analyze --format json` prints
     hostgap.examine(trace).table("gap_parts")    # every idle interval, cut by cause
+
+What `hostgap profile` and `hostgap fix` run may say more of itself with `hostgap.Workload`; a
+script of one's own marks its steps with `hostgap.step()`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from hostgap.analysis.analyze import analyze
     from hostgap.analysis.examine import Analysis, Options, examine
     from hostgap.diagnosis.model import Diagnosis
+    from hostgap.profiling.marks import step
+    from hostgap.profiling.workload import Workload
     from hostgap.trace.load import load_trace
     from hostgap.trace.model import Trace
 
@@ -30,10 +35,12 @@ __all__ = [
     "HostgapError",
     "Options",
     "Trace",
+    "Workload",
     "__version__",
     "analyze",
     "examine",
     "load_trace",
+    "step",
 ]
 
 _LAZY = {
@@ -43,7 +50,9 @@ _LAZY = {
     "examine": "hostgap.analysis.examine",
     "Diagnosis": "hostgap.diagnosis.model",
     "load_trace": "hostgap.trace.load",
+    "step": "hostgap.profiling.marks",
     "Trace": "hostgap.trace.model",
+    "Workload": "hostgap.profiling.workload",
 }
 
 
@@ -56,4 +65,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    return value

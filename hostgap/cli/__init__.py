@@ -21,9 +21,11 @@ from hostgap.errors import HostgapError, Stopped
 # name -> one-line help. The command lives in hostgap/cli/<name>.py as `command`;
 # a test holds these lines against the commands' own help.
 COMMANDS: dict[str, str] = {
+    "attach": "Trace a running vLLM or SGLang server and diagnose it.",
     "analyze": "Say where a trace's idle GPU time went.",
     "explain": "Explain a rule or a code.",
     "doctor": "Check what this machine has for profiling.",
+    "profile": "Measure a step and say where its GPU waits.",
     "redact": "Remove names, paths and environment from a trace.",
     "rules": "List the rules.",
     "samples": "List or copy the bundled H200 traces.",

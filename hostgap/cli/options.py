@@ -47,6 +47,23 @@ class Codes(click.ParamType[list[str]]):
         return codes
 
 
+class Batches(click.ParamType[tuple[int, ...]]):
+    """`1,8,64`: batch sizes, each once."""
+
+    name = "batches"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Parse the text; a usage error when it is no list of positive integers."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdigit() and 0 < int(part) < 10**6 for part in parts):
+            self.fail(f"{value!r} is not a list of batch sizes such as 1,8,64", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
+
+
 class Folder(click.Path):
     """A folder; an empty text is none, and not the current one."""
 

@@ -1,4 +1,4 @@
-"""A progress bar on stderr while a large trace is read."""
+"""What is being done, on stderr, while it takes more than a moment."""
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ def reading(path: str) -> Iterator[Callable[[int], None] | None]:
     ) as progress:
         task = progress.add_task("reading", total=size)
         yield lambda done: progress.update(task, completed=done)
+
+
+@contextmanager
+def doing() -> Iterator[Callable[[str], None]]:
+    """A function to tell what is being done: a spinner in a terminal, else a line each."""
+    if not sys.stderr.isatty() or os.environ.get("CI"):
+        yield lambda what: print(f"hostgap: {what}", file=sys.stderr, flush=True)  # noqa: T201
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status("") as status:
+        yield lambda what: status.update(Text(what))

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hostgap.profiling.bench import Comparison
 from hostgap.profiling.events import Mark, spin
 from hostgap.profiling.hosttime import HostClock
-from hostgap.profiling.loop import Pass
+from hostgap.profiling.loop import Driver, Pass
 from hostgap.profiling.measurement import GraphTimes, HostTimes, Timing
-from hostgap.profiling.statistics import timing
+from hostgap.profiling.statistics import comparison, timing
 
 SETTLE_BLOCK = 5  # steps
 SETTLED = 0.05  # change of a block against the one before it that counts as none
@@ -77,6 +78,15 @@ def time_steps(steps: int, repeats: int) -> Pass[Unprofiled]:
             blocks.append((yield from block(steps)))
     per = (steps + LEAD_IN) * repeats
     return Unprofiled(timing(blocks, steps), host.per_step(per))
+
+
+def compare(old: Driver, new: Driver, steps: int, repeats: int) -> Comparison:
+    """Time two steps in turn, `repeats` blocks of `steps` steps each."""
+    blocks: tuple[list[float], list[float]] = [], []
+    for index in range(repeats):
+        for which in (0, 1) if index % 2 == 0 else (1, 0):  # a drift favours neither
+            blocks[which].append((old, new)[which].run(block(steps)))
+    return comparison(*blocks, steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,171 @@
+"""`hostgap profile`: measure a target without and with the profiler, and diagnose it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hostgap.cli.options import Batches
+
+if TYPE_CHECKING:
+    from hostgap.profiling.measurement import Measurement
+
+EXIT_UNMEASURABLE = 3
+
+
+@click.command(name="profile", short_help="Measure a step and say where its GPU waits.")
+@click.argument("target", default="decoder")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The run directory to write; hostgap-run by default.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing run directory.")
+@click.option("--preset", default="small", show_default=True, help="Of the built-in decoder.")
+@click.option(
+    "--batch",
+    type=Batches(),
+    default="1",
+    show_default=True,
+    metavar="N[,N...]",
+    help="Requests in a step. Several: a sweep, of which the first is recorded.",
+)
+@click.option(
+    "--defect",
+    "defects",
+    multiple=True,
+    metavar="NAME",
+    help="Switch a defect of the built-in decoder on (all: every one). Repeatable.",
+)
+@click.option(
+    "--temperature", type=click.FloatRange(min=0, min_open=True), help="Have it sample its tokens."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=2), default=30, show_default=True, help="In a timed block."
+)
+@click.option(
+    "--repeat", type=click.IntRange(min=3), default=15, show_default=True, help="Timed blocks."
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Steps before, at least; it goes on until the step is steady.",
+)
+@click.option(
+    "--record",
+    type=click.IntRange(min=3),
+    default=6,
+    show_default=True,
+    help="Steps recorded by each profiled pass.",
+)
+@click.option("--stack/--no-stack", default=True, help="A pass with Python stacks, for lines.")
+@click.option(
+    "--step-marker", metavar="REGEX", help="Ranges that begin a script's steps (NVTX, torch)."
+)
+@click.option("--device", metavar="ID", help="The GPU to use (sets CUDA_VISIBLE_DEVICES).")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=900,
+    show_default=True,
+    help="Seconds a pass.",
+)
+@click.option(
+    "--nvtx",
+    is_flag=True,
+    help="Only run the steps, with NVTX ranges inside cudaProfilerStart and Stop, for nsys.",
+)
+def command(
+    target: str,
+    args: tuple[str, ...],
+    out: Path | None,
+    force: bool,
+    preset: str,
+    batch: tuple[int, ...],
+    defects: tuple[str, ...],
+    temperature: float | None,
+    steps: int,
+    repeat: int,
+    warmup: int,
+    record: int,
+    stack: bool,
+    step_marker: str | None,
+    device: str | None,
+    timeout: float,
+    nvtx: bool,
+) -> int:
+    """Measure a step and say where its GPU waits.
+
+    TARGET is the built-in decoder (decoder, the default), a step function or what returns one
+    (module:callable, file.py:callable), or a script that calls hostgap.step() at the start of each
+    step (script.py -- ARGS).
+
+    Each way of measuring runs in a process of its own. Times come from those that never had a
+    profiler; traces, and how much longer the profiler made things, from the others. All of it is
+    kept in the run directory, which `hostgap analyze` reads again.
+    """
+    from hostgap.cli.progress import doing
+    from hostgap.profiling.protocol import ProfileOptions, profile_target
+    from hostgap.profiling.rundir import new_run_dir, write_measurement
+    from hostgap.profiling.target import TargetSpec, checked
+
+    spec = checked(
+        TargetSpec(
+            target=target,
+            args=args,
+            preset=preset,
+            batch=batch[0],
+            defects=defects or None,
+            temperature=temperature,
+            step_marker=step_marker,
+        )
+    )
+    if nvtx:
+        from hostgap.profiling.nvtx import run_marked
+
+        run_marked(spec, warmup=warmup, steps=record)
+        return 0
+    options = ProfileOptions(
+        warmup=warmup,
+        steps=steps,
+        repeats=repeat,
+        traced_steps=record,
+        stacks=stack,
+        batches=batch if len(batch) > 1 else (),
+        device=device,
+        timeout_s=timeout,
+    )
+    folder = out or Path("hostgap-run")
+    with new_run_dir(folder, force=force) as part, doing() as progress:
+        measurement = profile_target(spec, options, part, progress)
+        write_measurement(part, measurement)
+    return _report(folder, measurement)
+
+
+def _report(folder: Path, measurement: Measurement) -> int:
+    from hostgap.output.measured import render_measurement
+    from hostgap.output.printable import printable
+
+    for problem in measurement.problems:
+        click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
+    code = EXIT_UNMEASURABLE
+    if any(one.mode == "cpu+cuda" for one in measurement.passes):
+        from hostgap.diagnosis.run import diagnose_run
+        from hostgap.output.text import render_text
+
+        diagnosis = diagnose_run(folder)
+        render_text(diagnosis, sys.stdout)
+        click.echo()
+        code = EXIT_UNMEASURABLE if diagnosis.verdict == "unmeasurable" else 0
+    render_measurement(measurement, sys.stdout)
+    click.echo(f"Wrote {folder}", err=True)
+    return code

@@ -1,0 +1,163 @@
+"""The process in which a target runs: takes requests on stdin, answers on what was its stdout.
+
+A profiler stays attached to its process once it has run, and what a target does to its process it
+must not do to hostgap's: so each target runs in processes of its own, and those that time it never
+profile. What the target prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
+
+from hostgap.errors import HostgapError
+from hostgap.profiling import requests as r
+from hostgap.profiling.bench import Built, Comparison, Proof, Variant
+from hostgap.profiling.loop import Driver, Pass, run_script
+from hostgap.profiling.target import Target, TargetSpec, load_target
+
+T = TypeVar("T")
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends this process
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    session = Session()
+    decoder = msgspec.json.Decoder(r.Request)
+    for line in sys.stdin.buffer:
+        _answer(session, decoder.decode(line), answers)
+
+
+def _answer(session: Session, request: r.Request, answers: BinaryIO) -> None:
+    try:
+        reply = r.Reply(result=msgspec.Raw(msgspec.json.encode(session.handle(request))))
+    except HostgapError as error:
+        kind = type(error).__name__
+        reply = r.Reply(failure=r.Failure(kind, error.message, error.hint, traceback.format_exc()))
+    except Exception as error:  # noqa: BLE001  the parent raises it
+        said = f"{type(error).__name__}: {error}"
+        reply = r.Reply(failure=r.Failure("internal", said, None, traceback.format_exc()))
+    answers.write(msgspec.json.encode(reply) + b"\n")
+    answers.flush()
+
+
+class Session:
+    """A target in this process, and the variants of it that have been built."""
+
+    def __init__(self) -> None:
+        self._spec = TargetSpec()
+        self._target: Target | None = None
+        self._built: dict[Variant, Driver] = {}
+
+    def handle(self, request: r.Request) -> Any:
+        """Do what a request asks; the answer is whatever its docstring says."""
+        match request:
+            case r.Hello(spec):
+                return self._hello(spec)
+            case r.Build(variant):
+                return Built(costs=self._driver(variant).workload.costs)
+            case r.Measure(variant, warmup, steps, repeats):
+                measured = self._run(variant, measure(warmup, steps, repeats))
+                driver = self._built.get(variant)  # none of a script
+                tokens = driver.workload.tokens if driver is not None else None
+                return msgspec.structs.replace(measured, tokens=tokens)
+            case r.Trace(variant, mode, path, warmup, steps):
+                from hostgap.profiling.traced import traced
+
+                return self._run(variant, settled(warmup, traced(mode, Path(path), steps)))
+            case r.Sites(variant, warmup):
+                from hostgap.profiling.traced import blocking_sites
+
+                return self._run(variant, settled(warmup, blocking_sites()))
+            case r.Calibrate():
+                from hostgap.profiling.calibrate import calibrate
+
+                return calibrate()
+            case r.Compare(old, new, warmup, steps, repeats):
+                return self._compare(old, new, warmup, steps, repeats)
+            case r.Prove(reference, variant, steps, tolerance):
+                return self._prove(reference, variant, steps, tolerance)
+            case r.Drop(variant):
+                return self._drop(variant)
+
+    def _hello(self, spec: TargetSpec) -> Any:
+        from hostgap.profiling.environment import environment
+
+        here = environment()
+        self._spec = spec
+        if spec.kind != "script":
+            self._target = load_target(spec)
+        return r.Welcome(here, self._target.defects if self._target is not None else ())
+
+    def _driver(self, variant: Variant) -> Driver:
+        if variant not in self._built:
+            from hostgap.fixes.registry import apply_fixes
+
+            assert self._target is not None
+            workload = apply_fixes(self._target.build(variant.defects), variant.fixes)
+            self._built[variant] = Driver(workload, self._spec.target)
+        return self._built[variant]
+
+    def _run(self, variant: Variant, measured: Pass[T]) -> T:
+        if self._target is None:
+            return run_script(self._spec, measured)
+        return self._driver(variant).run(measured)
+
+    def _compare(
+        self, old: Variant, new: Variant, warmup: int, steps: int, repeats: int
+    ) -> Comparison:
+        from hostgap.profiling.passes import compare, settle
+
+        drivers = self._driver(old), self._driver(new)
+        for driver in drivers:
+            driver.run(settle(warmup))
+        return compare(*drivers, steps, repeats)
+
+    def _prove(self, reference: Variant, variant: Variant, steps: int, tolerance: float) -> Proof:
+        from hostgap.fixes.equality import prove
+
+        return prove(
+            self._driver(reference).workload,
+            self._driver(variant).workload,
+            steps=steps,
+            tolerance=tolerance,
+        )
+
+    def _drop(self, variant: Variant) -> None:
+        import gc
+
+        import torch
+
+        self._built.pop(variant, None)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def settled(warmup: int, measured: Pass[T]) -> Pass[T]:
+    """A pass after the step has become steady."""
+    from hostgap.profiling.passes import settle
+
+    yield from settle(warmup)
+    return (yield from measured)
+
+
+def measure(warmup: int, steps: int, repeats: int) -> Pass[r.Measured]:
+    """All that is measured without a profiler: the step's time, the host's in it, GPU spans."""
+    from hostgap.profiling.passes import settle, spans, time_steps
+
+    yield from settle(warmup)
+    timed = yield from time_steps(steps, repeats)
+    seen = yield from spans(timed.timing.step.median_ns)
+    return r.Measured(timed.timing, timed.host, seen.step_ns, seen.graphs)
+
+
+if __name__ == "__main__":
+    main()

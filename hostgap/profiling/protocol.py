@@ -1,0 +1,170 @@
+"""How a target is measured: one process per mode, the ones that time it never having profiled.
+
+Times come from the unprofiled process, counts and names from the traces, and how the profiler
+stretches each kind of call from a calibration of the machine. A mode that fails is named and
+leaves the others standing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from hostgap.errors import HostgapError
+from hostgap.profiling import requests as r
+from hostgap.profiling.bench import Variant
+from hostgap.profiling.measurement import (
+    SCHEMA,
+    BatchTiming,
+    Estimate,
+    Inflation,
+    Measurement,
+    Pass,
+    Site,
+)
+from hostgap.profiling.target import TargetSpec
+from hostgap.profiling.worker import TIMEOUT_S, Child
+
+Progress = Callable[[str], None]
+MODES: tuple[Literal["cuda", "cpu+cuda", "stacks"], ...] = ("cuda", "cpu+cuda", "stacks")
+
+
+class ProfileOptions(msgspec.Struct, frozen=True):
+    """How much is measured.
+
+    Attributes:
+        warmup: steps before anything is measured, at least; it goes on until the step is steady.
+        steps: of a timed block.
+        repeats: timed blocks.
+        traced_steps: recorded by each traced pass.
+        stacks: whether a pass with Python stacks is made.
+        batches: of a sweep; the first is the one that is traced.
+        device: what CUDA_VISIBLE_DEVICES is set to; None leaves it.
+        timeout_s: for each process.
+    """
+
+    warmup: int = 10
+    steps: int = 30
+    repeats: int = 15
+    traced_steps: int = 6
+    stacks: bool = True
+    batches: tuple[int, ...] = ()
+    device: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+
+def profile_target(
+    spec: TargetSpec, options: ProfileOptions, folder: Path, progress: Progress
+) -> Measurement:
+    """Measure a target; its traces are written into `folder`.
+
+    Args:
+        spec: what to run.
+        options: how much.
+        folder: an existing folder.
+        progress: told what is being done, in a few words.
+
+    Raises:
+        ConfigError: no torch, no CUDA device, options that do not fit the target.
+        TargetError: the target cannot be imported, built or timed.
+    """
+    run = _Run(spec, options, progress)
+    measured, welcome = run.measure(spec, "timing it without a profiler")
+    variant = Variant(welcome.defects)
+
+    passes = []
+    for mode in MODES if options.stacks else MODES[:-1]:
+        path = folder / f"{mode.replace('+', '_')}.json.gz"
+        record = r.Trace(variant, mode, str(path), options.warmup, options.traced_steps)
+        step: Estimate | None = run.attempt(f"recording it ({mode})", record, Estimate)
+        if step is not None:
+            passes.append(Pass(mode=mode, file=path.name, step=step))
+    looking = r.Sites(variant, options.warmup)
+    sites: list[Site] | None = run.attempt("finding the lines that wait", looking, list[Site])
+    inflation: list[Inflation] | None = run.attempt(
+        "calibrating the profiler", r.Calibrate(), list[Inflation]
+    )
+    return Measurement(
+        schema=SCHEMA,
+        target=spec.target,
+        options=_said(spec),
+        batches=run.sweep(options.batches, measured),
+        status="partial" if run.problems else "complete",
+        problems=run.problems,
+        environment=welcome.environment,
+        timing=measured.timing,
+        span_ns=measured.span_ns,
+        graphs=measured.graphs,
+        host=measured.host,
+        inflation=inflation or [],
+        sites=sites or [],
+        passes=passes,
+        tokens_per_step=measured.tokens,
+    )
+
+
+class _Run:
+    """One profile in the making: its child processes, and what went wrong in them."""
+
+    def __init__(self, spec: TargetSpec, options: ProfileOptions, progress: Progress) -> None:
+        self.problems: list[str] = []
+        self._spec, self._options, self._progress = spec, options, progress
+
+    def measure(self, spec: TargetSpec, doing: str) -> tuple[r.Measured, r.Welcome]:
+        """Time a target in a fresh process that never profiles."""
+        options = self._options
+        self._progress(doing)
+        with self._child(spec) as child:
+            variant = Variant(child.welcome.defects)
+            request = r.Measure(variant, options.warmup, options.steps, options.repeats)
+            measured: r.Measured = child.ask(request, r.Measured)
+            return measured, child.welcome
+
+    def attempt(self, doing: str, request: r.Request, answer: Any) -> Any | None:
+        """What a fresh process answers; None, and a problem noted, where it cannot."""
+        self._progress(doing)
+        try:
+            with self._child(self._spec) as child:
+                return child.ask(request, answer)
+        except HostgapError as error:
+            self.problems.append(f"{doing}: {error.message}")
+            return None
+
+    def sweep(self, batches: Sequence[int], first: r.Measured) -> list[BatchTiming]:
+        """Unprofiled steps at each batch; the first of them has been measured."""
+        found = []
+        for index, batch in enumerate(batches):
+            measured = first
+            if index > 0:
+                spec = msgspec.structs.replace(self._spec, batch=batch)
+                doing = f"timing it at batch {batch}"
+                try:
+                    measured, _ = self.measure(spec, doing)
+                except HostgapError as error:
+                    self.problems.append(f"{doing}: {error.message}")
+                    continue
+            step, span = measured.timing.step, measured.span_ns
+            found.append(BatchTiming(batch=batch, step=step, span_ns=span))
+        return found
+
+    def _child(self, spec: TargetSpec) -> Child:
+        return Child(spec, device=self._options.device, timeout_s=self._options.timeout_s)
+
+
+def _said(spec: TargetSpec) -> dict[str, str | int | float | bool | list[str]]:
+    """What was asked for, as far as it belongs to this kind of target."""
+    said: dict[str, str | int | float | bool | list[str]] = {"batch": spec.batch}
+    if spec.kind == "script":
+        said = {"args": list(spec.args)}
+    elif spec.kind == "decoder":
+        said["preset"] = spec.preset
+        if spec.defects is not None:
+            said["defects"] = list(spec.defects)
+        if spec.temperature is not None:
+            said["temperature"] = spec.temperature
+    if spec.step_marker is not None:
+        said["step_marker"] = spec.step_marker
+    return said

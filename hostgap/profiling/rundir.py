@@ -1,0 +1,115 @@
+"""A run directory: `measurement.json` and the traces of one profiled target."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from hostgap.errors import HostgapError, TraceError
+from hostgap.files import atomic_output
+from hostgap.profiling.measurement import SCHEMA, Measurement
+
+NAME = "measurement.json"
+LARGEST = 64 * 1024 * 1024  # bytes of a measurement.json; a real one has some thousands
+
+
+@contextmanager
+def new_run_dir(path: Path, *, force: bool) -> Iterator[Path]:
+    """A folder to fill, which becomes `path` when the block ends without an error, or not at all.
+
+    Args:
+        path: the run directory to make.
+        force: replace it if it exists; only a run directory is ever replaced.
+
+    Raises:
+        HostgapError: it exists and may not be replaced, or cannot be written.
+    """
+    refuse_run_dir(path, force=force)
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        try:
+            part.mkdir(parents=True)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        yield part
+        refuse_run_dir(path, force=force)  # it may have appeared meanwhile
+        try:
+            if target.exists():
+                shutil.rmtree(target)
+            part.rename(target)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def refuse_run_dir(path: Path, *, force: bool) -> None:
+    """Say no before any work is done, when `path` cannot become a run directory.
+
+    Raises:
+        HostgapError: it exists and `force` is not given, or is something else than a run directory.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise HostgapError(f"{path} is a file", "give the name of a folder to make")
+    if not any(path.iterdir()):
+        return
+    if not (path / NAME).is_file():
+        raise HostgapError(f"{path} exists and is no run of hostgap", "give another name")
+    if not force:
+        raise HostgapError(f"{path} exists", "use --force to overwrite it")
+
+
+def write_measurement(folder: Path, measurement: Measurement) -> None:
+    """Write `measurement.json` into a run directory."""
+    text = msgspec.json.format(msgspec.json.encode(measurement), indent=2)
+    with atomic_output(folder / NAME, force=True) as out:
+        out.write(text + b"\n")
+
+
+def is_run_dir(path: Path) -> bool:
+    """Whether a folder has a `measurement.json`."""
+    return (path / NAME).is_file()
+
+
+def read_measurement(folder: Path) -> Measurement:
+    """The measurement of a run directory.
+
+    Raises:
+        TraceError: there is none, it is not of this schema, or it names files outside the folder.
+    """
+    path = folder / NAME
+    try:
+        if path.stat().st_size > LARGEST:
+            raise TraceError(f"{path}: too large for a measurement")
+        data = path.read_bytes()
+    except OSError as error:
+        hint = "a run directory is what `hostgap profile` writes"
+        raise TraceError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
+    try:
+        head = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        schema = msgspec.json.decode(head.get("schema", msgspec.Raw(b"null")))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TraceError(f"{path}: not JSON: {error}") from error
+    if schema != SCHEMA:
+        raise TraceError(f"{path}: schema {schema!r}; this hostgap reads {SCHEMA!r}")
+    try:
+        measurement = msgspec.json.decode(data, type=Measurement)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise TraceError(f"{path}: {error}") from error
+    for one in measurement.passes:
+        if Path(one.file).name != one.file or one.file in ("", ".", ".."):
+            raise TraceError(f"{path}: names a trace outside its folder: {one.file!r}")
+    return measurement
+
+
+def _unwritable(path: Path, error: OSError) -> HostgapError:
+    return HostgapError(f"{path}: cannot be written: {error.strerror or error}")
