@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from hostgap.errors import HostgapError, TargetError
 from hostgap.profiling import marks
-from hostgap.profiling.target import TargetSpec, describe, told, where
+from hostgap.profiling.target import TargetSpec, describe, where
 from hostgap.profiling.workload import Workload
 
 T = TypeVar("T")
@@ -97,17 +97,14 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
     argv, sys.argv = sys.argv, [spec.target, *spec.args]
     try:
         with marks.listening(at_mark, spec.step_marker):
-            try:
-                with told(f"{spec.target} raised after {count} steps"):
-                    runpy.run_path(spec.target, run_name="__main__")
-            except TargetError as error:
-                if not isinstance(error.__cause__, SystemExit):
-                    raise TargetError(
-                        error.message.replace("after 0 steps", f"in step {max(0, count - 1)}"),
-                        error.hint,
-                    ) from error
+            runpy.run_path(spec.target, run_name="__main__")
     except Finished:
         return result[0]
+    except SystemExit:
+        pass  # it came to its end, too early
+    except Exception as error:
+        at = f"in step {count - 1}" if count else "before its first step"
+        raise TargetError(f"{spec.target} raised {at}: {describe(error)}", where(error)) from error
     finally:
         sys.argv = argv
         measured.close()

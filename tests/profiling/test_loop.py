@@ -1,0 +1,127 @@
+"""The loop around a step: step functions and scripts, what they may do wrong, and marks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import hostgap
+from hostgap.errors import TargetError
+from hostgap.profiling.loop import Driver, Pass, run_script
+from hostgap.profiling.target import TargetSpec
+from hostgap.profiling.workload import Workload
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+def count(steps: int) -> Pass[str]:
+    yield from range(steps, 0, -1)
+    return f"{steps} done"
+
+
+def script(tmp_path: Path, text: str) -> TargetSpec:
+    path = tmp_path / "job.py"
+    path.write_text(text, encoding="utf-8")
+    return TargetSpec(target=str(path), args=("--fast",))
+
+
+def test_a_driver_runs_one_step_per_yield() -> None:
+    ran: list[int] = []
+    driver = Driver(Workload(body=lambda: ran.append(1)), "mine")
+    assert driver.run(count(7)) == "7 done"
+    assert len(ran) == 7
+
+
+def test_a_driver_starts_over_before_the_room_ends() -> None:
+    at, seen = [0], []
+
+    def body() -> None:
+        assert at[0] < 10, "wrote past the cache"
+        at[0] += 1
+
+    def reset(case: int) -> None:
+        seen.append(at[0])
+        at[0] = 0
+
+    driver = Driver(Workload(body=body, reset=reset, room=10), "mine")
+    for _ in range(5):
+        driver.run(count(4))
+    assert seen == [0, 8, 8]  # and never within a stretch
+
+
+def test_more_steps_than_there_is_room_for() -> None:
+    driver = Driver(Workload(body=lambda: None, room=3), "mine")
+    with pytest.raises(TargetError, match="room for 3 steps; 4 are needed"):
+        driver.run(count(4))
+
+
+def test_a_step_that_raises_is_named_with_its_number_and_line() -> None:
+    ran: list[int] = []
+
+    def body() -> None:
+        ran.append(1)
+        if len(ran) == 8:
+            raise ValueError("shape [3] is no shape\nwith details")
+
+    with pytest.raises(TargetError) as caught:
+        Driver(Workload(body=body), "mine").run(count(20))
+    assert caught.value.message == "mine raised in step 7: ValueError: shape [3] is no shape"
+    assert caught.value.hint is not None
+    assert "test_loop.py:" in caught.value.hint
+
+
+def test_a_script_is_driven_by_its_marks(tmp_path: Path) -> None:
+    before = list(sys.argv)
+    spec = script(
+        tmp_path,
+        "import sys, hostgap, pathlib\n"
+        "assert sys.argv[1:] == ['--fast'] and __name__ == '__main__'\n"
+        "for i in range(10**9):\n"
+        "    hostgap.step()\n"
+        "    pathlib.Path(__file__).with_name('ran').write_text(str(i))\n",
+    )
+    assert run_script(spec, count(12)) == "12 done"
+    assert (tmp_path / "ran").read_text() == "11"
+    assert sys.argv == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "ended without marking a step"),
+        ("import hostgap\nfor i in range(5): hostgap.step()\n", "ended after 5 steps"),
+        (
+            "import hostgap\nfor i in range(9):\n    hostgap.step()\n    1 / (7 - i)\n",
+            "raised in step 7: ZeroDivisionError: division by zero",
+        ),
+        ("1 / 0\n", "raised before its first step: ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", "ended without marking a step"),
+        ("def f(:\n", "SyntaxError"),
+    ],
+)
+def test_what_a_script_may_do_wrong(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        run_script(script(tmp_path, text), count(20))
+    assert message in caught.value.message
+
+
+def test_ranges_that_a_script_has_anyway_mark_its_steps(tmp_path: Path) -> None:
+    spec = script(
+        tmp_path,
+        "import torch\n"
+        "while True:\n"
+        "    with torch.profiler.record_function('decode 3'):\n"
+        "        with torch.profiler.record_function('other'):\n"
+        "            pass\n",
+    )
+    marked = TargetSpec(target=spec.target, step_marker="^decode")
+    assert run_script(marked, count(6)) == "6 done"
+    import torch
+
+    assert torch.profiler.record_function.__enter__.__qualname__.startswith("record_function")
+
+
+def test_marks_do_nothing_outside_a_profile() -> None:
+    hostgap.step()
