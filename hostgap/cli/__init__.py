@@ -21,8 +21,8 @@ from hostgap.errors import HostgapError, Stopped
 # name -> one-line help. The command lives in hostgap/cli/<name>.py as `command`;
 # a test holds these lines against the commands' own help.
 COMMANDS: dict[str, str] = {
-    "attach": "Trace a running vLLM or SGLang server and diagnose it.",
     "analyze": "Say where a trace's idle GPU time went.",
+    "attach": "Trace a running vLLM or SGLang server and diagnose it.",
     "explain": "Explain a rule or a code.",
     "doctor": "Check what this machine has for profiling.",
     "profile": "Measure a step and say where its GPU waits.",
