@@ -47,8 +47,9 @@ def faults() -> dict[str, Fault]:
         return launch
 
     def allocate() -> None:
-        del [torch.empty(64 << 20, device="cuda", dtype=torch.uint8)][:]
-        torch.cuda.empty_cache()
+        buffer = torch.empty(64 << 20, device="cuda", dtype=torch.uint8)
+        del buffer
+        torch.cuda.empty_cache()  # so that the next step allocates from the driver again
 
     def busy() -> None:
         until = time.perf_counter() + HOST_WORK_S
@@ -103,15 +104,19 @@ def steps() -> dict[str, Callable[[], None]]:
         decoder.step()
         decoder.positions.clamp_(max=decoder.model.config.max_seq_len - 1)  # it may go on for ever
 
+    def clean() -> None:
+        assert decoder  # the graph reads its memory, and does not keep it
+        graph.replay()
+
     def with_fault(fault: Fault) -> Callable[[], None]:
         def step() -> None:
-            graph.replay()
+            clean()
             with torch.profiler.record_function("fault"):
                 fault()
 
         return step
 
-    return {"clean": graph.replay} | {name: with_fault(f) for name, f in faults().items()}
+    return {"clean": clean} | {name: with_fault(fault) for name, fault in faults().items()}
 
 
 @click.group()

@@ -1,7 +1,7 @@
 """How much longer calls take under the profiler, on this machine.
 
-Measured on an H200 with torch 2.11: a graph launch of 1,230 nodes 217 us without, 725 to 753 with;
-an eager launch 8.7 us without, 9.8 to 11.1 with.
+Measured on H200 hosts with torch 2.11: a graph launch of 1,230 nodes 25 to 217 us without, 725 to
+1,676 with; an eager launch 8.7 to 10.9 us without, 9.8 to 18.6 with.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from contextlib import contextmanager
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from hostgap.profiling.events import Mark
+from hostgap.profiling.events import Mark, spin
 from hostgap.profiling.measurement import Inflation
 
 GRAPH_NODES = (1, 100, 500, 1230)
 EAGER_LAUNCHES = 200
 REPEATS = 15
+HOLD_CYCLES = 10_000_000  # about 5 ms; the largest of these graphs was launched in 1.7 at worst
 _MODES: tuple[tuple[ProfilerActivity, ...] | None, ...] = (
     None,
     (ProfilerActivity.CUDA,),
@@ -99,10 +100,11 @@ def _call_ns(call: Callable[[], object]) -> float:
 
 
 def _span_ns(call: Callable[[], object]) -> float:
-    """GPU time of what a call orders, on an idle device."""
+    """GPU time of what a call orders, with the host ahead: the GPU is held up until it has."""
     times = []
     for _ in range(REPEATS):
         torch.cuda.synchronize()
+        spin(HOLD_CYCLES)
         begin = Mark()
         call()
         times.append(begin.until(Mark()))

@@ -101,6 +101,19 @@ class BatchTiming(_Base, frozen=True):
     span_ns: float | None
 
 
+class Region(_Base, frozen=True):
+    """A captured region that was timed as a graph and as its launches, ns for one run of it.
+
+    `file`, `line` and `function` are of the code that replays it.
+    """
+
+    file: str | None
+    line: int | None
+    function: str | None
+    graph_ns: float
+    eager_ns: float
+
+
 class Environment(_Base, frozen=True):
     """Where it ran. No host names, no paths, no secrets."""
 
@@ -138,3 +151,4 @@ class Measurement(_Base, frozen=True):
     passes: list[Pass]
     batches: list[BatchTiming] = []
     tokens_per_step: int | None = None
+    regions: list[Region] = []
