@@ -1,4 +1,4 @@
-"""Greedy decoding: the loop around the model, with everything it changes in static tensors."""
+"""The decode loop around the model, with everything it changes in static tensors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from hostgap.decoder.model import Decoder
+from hostgap.decoder.sampling import Sampling, choose
 from hostgap.errors import ConfigError
 
 
 class GreedyDecoder(nn.Module):
-    """Decodes one batch, a token a step.
+    """Decodes one batch, a token a step: the likeliest, or with `sampling` one drawn.
 
     `tokens`, `positions` and the caches are buffers that every step updates in place on the device:
     a step takes nothing from the host and returns nothing to it. That makes the step a function of
@@ -25,9 +26,10 @@ class GreedyDecoder(nn.Module):
     tokens: Tensor
     positions: Tensor
 
-    def __init__(self, model: Decoder, batch: int = 1) -> None:
+    def __init__(self, model: Decoder, batch: int = 1, sampling: Sampling | None = None) -> None:
         super().__init__()
         self.model = model
+        self.sampling = sampling
         self.caches = model.new_caches(batch)
         zeros = torch.zeros(batch, 1, dtype=torch.int64, device=model.embed.weight.device)
         self.register_buffer("tokens", zeros, persistent=False)
@@ -59,8 +61,9 @@ class GreedyDecoder(nn.Module):
         prompt = prompt.to(self.tokens.device)
         positions = torch.arange(length, device=prompt.device).expand(batch, length)
         logits: Tensor = self.model(prompt, positions, self.caches)
-        self.tokens.copy_(logits[:, -1:].argmax(dim=-1))
-        self.positions.fill_(length)
+        self.positions.fill_(length - 1)
+        self.tokens.copy_(choose(logits[:, -1], self.positions, self.sampling))
+        self.positions.add_(1)
         return logits
 
     @torch.no_grad()
@@ -71,12 +74,12 @@ class GreedyDecoder(nn.Module):
         the position, so it is the caller who must count them.
         """
         logits: Tensor = self.model(self.tokens, self.positions, self.caches)
-        self.tokens.copy_(logits.argmax(dim=-1))
+        self.tokens.copy_(choose(logits[:, -1], self.positions, self.sampling))
         self.positions.add_(1)
         return logits[:, -1]
 
     def generate(self, prompt: Tensor, n_tokens: int) -> Tensor:
-        """Decode greedily: prompt [B, T] -> the `n_tokens` tokens after it, [B, n_tokens].
+        """Decode from a prompt: [B, T] -> the `n_tokens` tokens after it, [B, n_tokens].
 
         Raises:
             ConfigError: no room for so many, or a prompt `prefill` refuses.

@@ -12,16 +12,31 @@ from hostgap.errors import ConfigError
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hostgap.decoder.defects import NAIVE, defects_of
 from hostgap.decoder.generate import GreedyDecoder
-from hostgap.decoder.model import PRESETS, Decoder, build_decoder
+from hostgap.decoder.model import (
+    PRESETS,
+    Decoder,
+    DecoderConfig,
+    apply_rotary,
+    apply_rotary_fused,
+    build_decoder,
+)
 
 TINY = PRESETS["tiny"]
+ALL = slice(None)
 
 
-@pytest.fixture(scope="module")
-def model() -> Decoder:
-    return build_decoder("tiny", device="cpu", seed=7)
+@pytest.fixture(
+    scope="module",
+    params=[("tiny", NAIVE), ("tiny", ()), ("tiny-gelu", NAIVE), ("tiny-gelu", ())],
+    ids=["naive", "clean", "gelu-naive", "gelu-clean"],
+)
+def model(request: pytest.FixtureRequest) -> Decoder:
+    preset, defects = request.param
+    return build_decoder(preset, device="cpu", seed=7, defects=defects)
 
 
 def prompt_of(batch: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -40,8 +55,11 @@ def reference_logits(model: Decoder, tokens: torch.Tensor) -> torch.Tensor:
         weight = weights[f"{name}.weight"]
         return functional.rms_norm(x, weight.shape, weight, config.norm_eps)
 
-    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
-        return functional.linear(x, weights[f"{name}.weight"])
+    def linear(x: torch.Tensor, name: str, rows: slice = ALL) -> torch.Tensor:
+        bias = weights.get(f"{name}.bias")
+        return functional.linear(
+            x, weights[f"{name}.weight"][rows], None if bias is None else bias[rows]
+        )
 
     def turn(x: torch.Tensor) -> torch.Tensor:  # [B, heads, T, D]
         half = config.head_dim // 2
@@ -51,13 +69,15 @@ def reference_logits(model: Decoder, tokens: torch.Tensor) -> torch.Tensor:
         turned = pairs * torch.polar(torch.ones_like(angles), angles)
         return torch.cat((turned.real, turned.imag), dim=-1).to(x.dtype)
 
+    q_end = config.n_heads * config.head_dim
+    k_end = q_end + config.n_kv_heads * config.head_dim
     x = weights["embed.weight"][tokens]
     for i in range(config.n_layers):
         attention = f"layers.{i}.attention"
         inner = norm(x, f"layers.{i}.attention_norm")
         query, key, value = (
-            linear(inner, f"{attention}.{part}_proj").view(*inner.shape[:2], -1, config.head_dim)
-            for part in "qkv"
+            linear(inner, f"{attention}.qkv_proj", rows).view(*inner.shape[:2], -1, config.head_dim)
+            for rows in (slice(q_end), slice(q_end, k_end), slice(k_end, None))
         )
         mixed = functional.scaled_dot_product_attention(
             turn(norm(query, f"{attention}.q_norm").transpose(1, 2)),
@@ -68,8 +88,13 @@ def reference_logits(model: Decoder, tokens: torch.Tensor) -> torch.Tensor:
         )
         x = x + linear(mixed.transpose(1, 2).flatten(2), f"{attention}.o_proj")
         inner = norm(x, f"layers.{i}.mlp_norm")
-        gate = functional.silu(linear(inner, f"layers.{i}.mlp.gate_proj"))
-        x = x + linear(gate * linear(inner, f"layers.{i}.mlp.up_proj"), f"layers.{i}.mlp.down_proj")
+        mlp = f"layers.{i}.mlp"
+        if config.gelu:
+            x = x + linear(functional.gelu(linear(inner, f"{mlp}.fc1")), f"{mlp}.fc2")
+            continue
+        gate = functional.silu(linear(inner, f"{mlp}.gate_up_proj", slice(config.intermediate)))
+        up = linear(inner, f"{mlp}.gate_up_proj", slice(config.intermediate, None))
+        x = x + linear(gate * up, f"{mlp}.down_proj")
     return linear(norm(x, "norm"), "lm_head")
 
 
@@ -89,12 +114,14 @@ def test_decoding_with_the_cache_equals_recomputing_everything(model: Decoder, b
     decoder = GreedyDecoder(model, batch)
     sequence = prompt_of(batch, 5)
     decoder.prefill(sequence)
+    steps = []
     for _ in range(TINY.max_seq_len - 5):  # up to the last slot of the cache
         sequence = torch.cat((sequence, decoder.tokens), dim=1)
-        logits = decoder.step()
-        expected = reference_logits(model, sequence)[:, -1]
-        assert_same(logits, expected)
-        assert torch.equal(decoder.tokens, expected.argmax(-1, keepdim=True))
+        steps.append(decoder.step())
+    expected = reference_logits(model, sequence)[:, 5:]  # causal: each as if it were the last
+    assert_same(torch.stack(steps, dim=1), expected)
+    assert torch.equal(decoder.tokens, expected[:, -1].argmax(-1, keepdim=True))
+    assert torch.equal(sequence[:, 6:], expected[:, :-1].argmax(-1))
     assert torch.equal(decoder.positions, torch.full((batch, 1), TINY.max_seq_len))
 
 
@@ -226,10 +253,117 @@ def test_the_room_that_is_stated_is_there(model: Decoder) -> None:
     assert torch.equal(generated, expected)
 
 
-def test_an_unknown_preset_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="no decoder preset 'huge'") as caught:
-        build_decoder("huge")
-    assert caught.value.hint == "Presets: tiny, small."
+@pytest.mark.parametrize(
+    ("preset", "hint"),
+    [
+        ("smal", "Did you mean 'small'?"),
+        ("huge", "Presets: tiny, tiny-gelu, small, gelu, 8b."),
+    ],
+)
+def test_an_unknown_preset_is_named_with_those_there_are(preset: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"no decoder preset '{preset}'") as caught:
+        build_decoder(preset)
+    assert caught.value.hint == hint
+
+
+def test_8b_has_the_shape_of_qwen3_8b() -> None:
+    with torch.device("meta"):
+        model = Decoder(PRESETS["8b"])
+    assert sum(weight.numel() for weight in model.parameters()) == 8_190_735_360
+    assert model.get_parameter("layers.0.attention.qkv_proj.weight").shape == (6144, 4096)
+    assert model.get_parameter("layers.0.mlp.gate_up_proj.weight").shape == (24_576, 4096)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "tiny-gelu"])
+def test_a_defect_changes_no_weight(preset: str) -> None:
+    naive, clean = (
+        dict(build_decoder(preset, device="cpu", defects=defects).named_parameters())
+        for defects in (defects_of(preset), ())
+    )
+    assert naive.keys() == clean.keys()
+    assert all(torch.equal(naive[name], clean[name]) for name in naive)
+    has_bias = {name for name in naive if name.endswith("bias")}
+    assert len(has_bias) == (4 * TINY.n_layers if preset == "tiny-gelu" else 0)
+
+
+class Counted(TorchDispatchMode):
+    """Counts the ops that compute something: on a GPU each would be a kernel."""
+
+    VIEWS = (
+        *("view", "_unsafe_view", "t", "permute", "transpose", "expand", "unsqueeze", "slice"),
+        *("select", "split", "split_with_sizes", "detach", "alias", "empty", "empty_like"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func.overloadpacket.__name__
+        if name not in self.VIEWS:
+            self.counts[name] = self.counts.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def ops_of_a_step(preset: str, *defects: str) -> dict[str, int]:
+    decoder = GreedyDecoder(build_decoder(preset, device="cpu", defects=defects))
+    decoder.prefill(torch.ones(1, 4, dtype=torch.int64))
+    with Counted() as counted:
+        decoder.step()
+    return counted.counts
+
+
+def test_split_projections_are_three_products_instead_of_one() -> None:
+    clean, split = ops_of_a_step("tiny"), ops_of_a_step("tiny", "qkv_split")
+    # A layer: QKV, output, gate and up, down; and the logits.
+    assert clean["mm"] == 4 * TINY.n_layers + 1
+    assert split["mm"] == 7 * TINY.n_layers + 1
+    assert {**clean, "mm": 0} == {**split, "mm": 0}
+
+
+def test_gelu_has_no_gate_to_split() -> None:
+    clean, split = ops_of_a_step("tiny-gelu"), ops_of_a_step("tiny-gelu", "qkv_split")
+    assert clean["addmm"] == 4 * TINY.n_layers
+    assert split["addmm"] == 6 * TINY.n_layers
+
+
+def test_unfused_attention_makes_its_mask_in_every_layer() -> None:
+    clean, unfused = ops_of_a_step("tiny"), ops_of_a_step("tiny", "attention_unfused")
+    assert "bmm" not in clean
+    assert "_softmax" not in clean
+    assert unfused["bmm"] == 2 * TINY.n_layers
+    assert unfused["_softmax"] == TINY.n_layers
+    assert clean["arange"] == 1
+    assert unfused["arange"] == TINY.n_layers
+
+
+def test_unfused_bias_and_gelu_are_ops_of_their_own() -> None:
+    clean, unfused = ops_of_a_step("tiny-gelu"), ops_of_a_step("tiny-gelu", "bias_gelu_unfused")
+    assert "erf" not in clean
+    assert clean["gelu"] == unfused["erf"] == TINY.n_layers
+    assert sum(unfused.values()) == sum(clean.values()) + 6 * TINY.n_layers
+
+
+def test_unfused_rotary_embedding_is_about_20_ops() -> None:
+    config = TINY
+    query = torch.randn(1, config.n_heads, 1, config.head_dim, dtype=torch.bfloat16)
+    key = torch.randn(1, config.n_kv_heads, 1, config.head_dim, dtype=torch.bfloat16)
+    with Counted() as counted:
+        apply_rotary(query, key, torch.tensor([[5]]), torch.ones(config.head_dim // 2))
+    assert 16 <= sum(counted.counts.values()) <= 22
+
+
+def test_what_is_compiled_as_a_whole_compiles_no_rotary_embedding_of_its_own() -> None:
+    query, key = torch.randn(1, 4, 1, 16), torch.randn(1, 2, 1, 16)
+    arguments = (query, key, torch.tensor([[5]]), torch.rand(8))
+    whole = torch.compile(apply_rotary_fused, backend="eager", fullgraph=True)
+    for actual, expected in zip(whole(*arguments), apply_rotary(*arguments), strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_a_model_built_by_hand_is_naive_too() -> None:
+    config = DecoderConfig(64, 2, 32, 4, 2, 8, 64, 16)
+    assert Decoder(config).defects == NAIVE
 
 
 def test_the_package_does_not_need_torch_to_be_imported() -> None:

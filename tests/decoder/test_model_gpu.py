@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
+from hostgap.decoder.defects import NAIVE
 from hostgap.decoder.generate import GreedyDecoder
-from hostgap.decoder.model import PRESETS, Decoder, build_decoder
+from hostgap.decoder.loop import DecodeLoop
+from hostgap.decoder.model import (
+    PRESETS,
+    Decoder,
+    apply_rotary,
+    apply_rotary_fused,
+    build_decoder,
+)
+from hostgap.decoder.sampling import Sampling, choose, gumbel_noise
+from hostgap.decoder.workload import prompt_of as prompt_of_case
+from hostgap.decoder.workload import script_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 
 N_STEPS = 48
 
 
-@pytest.fixture(scope="module", params=["tiny", "small"])
+@pytest.fixture(
+    scope="module",
+    params=[("tiny", NAIVE), ("tiny", ()), ("small", NAIVE), ("small", ()), ("gelu", ())],
+    ids=["tiny-naive", "tiny-clean", "small-naive", "small-clean", "gelu-clean"],
+)
 def model(request: pytest.FixtureRequest) -> Decoder:
-    return build_decoder(request.param)
+    preset, defects = request.param
+    return build_decoder(preset, defects=defects)
 
 
 def prompt_of(model: Decoder, batch: int, length: int, seed: int) -> torch.Tensor:
@@ -26,24 +44,39 @@ def prompt_of(model: Decoder, batch: int, length: int, seed: int) -> torch.Tenso
     return torch.randint(0, model.config.vocab_size, (batch, length), generator=generator)
 
 
-def captured(decoder: GreedyDecoder) -> torch.cuda.CUDAGraph:
+def captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            decoder.step()
+            step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        decoder.step()
+        step()
     return graph
+
+
+def kernels_of(work: Callable[[], object]) -> list[str]:
+    """The kernels of one run, after two that may compile."""
+    work()
+    work()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize()
+    return [
+        event.name
+        for event in profiler.events()
+        if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset"))
+    ]
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_replaying_one_captured_step_decodes_what_eager_decodes(model: Decoder, batch: int) -> None:
     eager, replayed = GreedyDecoder(model, batch), GreedyDecoder(model, batch)
     replayed.prefill(prompt_of(model, batch, 4, seed=0))
-    graph = captured(replayed)
+    graph = captured(replayed.step)
     # Prompts of other lengths than the one captured with: a position baked in would show here.
     seen: set[int] = set()
     for seed, length in enumerate((1, 7, 15), start=1):
@@ -85,18 +118,68 @@ def test_a_seed_is_the_same_model_on_every_device() -> None:
     assert (rounded.cpu().float() - on_cpu).norm() / on_cpu.norm() < 0.03
 
 
-def test_an_eager_step_of_small_launches_about_1230_kernels() -> None:
-    decoder = GreedyDecoder(build_decoder("small"))
+def launches_of_small(*defects: str) -> int:
+    decoder = GreedyDecoder(build_decoder("small", defects=defects))
     decoder.prefill(torch.ones(1, 4, dtype=torch.int64))
-    decoder.step()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        decoder.step()
-        torch.cuda.synchronize()
-    kernels = [
-        event
-        for event in profiler.events()
-        if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset"))
-    ]
-    assert 1150 <= len(kernels) <= 1300
-    assert len(kernels) > 70 * PRESETS["small"].n_layers
+    return len(kernels_of(decoder.step))
+
+
+def test_an_eager_step_of_small_launches_about_1230_kernels() -> None:
+    launches = launches_of_small(*(NAIVE - {"bias_gelu_unfused"}))
+    assert 1150 <= launches <= 1300
+    assert launches > 70 * PRESETS["small"].n_layers
+
+
+@pytest.mark.parametrize("defect", sorted(NAIVE - {"bias_gelu_unfused"}))
+def test_each_defect_of_the_model_costs_launches(defect: str) -> None:
+    assert launches_of_small(defect) >= launches_of_small() + 2 * PRESETS["small"].n_layers
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_fused_rotary_embedding_is_at_most_3_kernels(batch: int) -> None:
+    query = torch.randn(batch, 16, 1, 64, device="cuda", dtype=torch.bfloat16)
+    key = torch.randn(batch, 8, 1, 64, device="cuda", dtype=torch.bfloat16)
+    positions = torch.arange(100, 100 + batch, device="cuda")[:, None]
+    inv_freq = 10_000.0 ** -(torch.arange(0, 64, 2, device="cuda") / 64)
+    arguments = (query, key, positions, inv_freq)
+    assert len(kernels_of(lambda: apply_rotary_fused(*arguments))) <= 3
+    assert len(kernels_of(lambda: apply_rotary(*arguments))) >= 16
+    fused, plain = apply_rotary_fused(*arguments), apply_rotary(*arguments)
+    torch.testing.assert_close(fused, plain, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("defects", [NAIVE, ()], ids=["naive", "clean"])
+@pytest.mark.parametrize("sampling", [None, Sampling(0.8, 40, seed=4)], ids=["greedy", "sampled"])
+def test_a_captured_loop_takes_new_inputs_in_every_replay(
+    defects: frozenset[str], sampling: Sampling | None
+) -> None:
+    small = build_decoder("small", defects=defects)
+    vocab_size = small.config.vocab_size
+    eager, replayed = DecodeLoop(small, 2, sampling), DecodeLoop(small, 2, sampling)
+    forced = torch.full((2,), -1, device="cuda")
+    replayed.prefill(prompt_of_case(0, 2, 5, vocab_size))
+    graph = captured(lambda: replayed(forced))
+    for case, length in enumerate((3, 40, 17)):
+        prompt = prompt_of_case(case, 2, length, vocab_size)
+        script = script_of(case, 2, N_STEPS, vocab_size)
+        eager.prefill(prompt)
+        replayed.prefill(prompt)
+        for row in script:
+            eager(row.cuda())
+            forced.copy_(row)
+            graph.replay()
+        for name in ("tokens", "positions", "history", "finished", "lengths"):
+            assert torch.equal(getattr(replayed, name), getattr(eager, name)), name
+
+
+def test_sampling_is_the_same_on_every_device() -> None:
+    positions = torch.arange(5)[:, None]
+    on_cpu, on_gpu = (gumbel_noise(7, where, 4000) for where in (positions, positions.cuda()))
+    torch.testing.assert_close(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4)
+    logits = torch.randn(5, 4000, generator=torch.Generator().manual_seed(0))
+    for sampling in (Sampling(seed=7), Sampling(0.7, 50, seed=8)):
+        expected = choose(logits, positions, sampling)
+        eager = choose(logits.cuda(), positions.cuda(), sampling)
+        compiled = torch.compile(choose, fullgraph=True)(logits.cuda(), positions.cuda(), sampling)
+        assert torch.equal(eager.cpu(), expected)
+        assert torch.equal(compiled, eager)
