@@ -114,12 +114,11 @@ class Session:
     def _compare(
         self, old: Variant, new: Variant, warmup: int, steps: int, repeats: int
     ) -> Comparison:
-        from hostgap.profiling.passes import compare, settle
+        from hostgap.profiling.passes import block_steps, compare, settle
 
         drivers = self._driver(old), self._driver(new)
-        for driver in drivers:
-            driver.run(settle(warmup))
-        return compare(*drivers, steps, repeats)
+        slower_ns = max(driver.run(settle(warmup)) for driver in drivers)
+        return compare(*drivers, block_steps(steps, slower_ns), repeats)
 
     def _prove(self, reference: Variant, variant: Variant, steps: int, tolerance: float) -> Proof:
         from hostgap.fixes.equality import prove
@@ -151,10 +150,10 @@ def settled(warmup: int, measured: Pass[T]) -> Pass[T]:
 
 def measure(warmup: int, steps: int, repeats: int) -> Pass[r.Measured]:
     """All that is measured without a profiler: the step's time, the host's in it, GPU spans."""
-    from hostgap.profiling.passes import settle, spans, time_steps
+    from hostgap.profiling.passes import block_steps, settle, spans, time_steps
 
-    yield from settle(warmup)
-    timed = yield from time_steps(steps, repeats)
+    step_ns = yield from settle(warmup)
+    timed = yield from time_steps(block_steps(steps, step_ns), repeats)
     seen = yield from spans(timed.timing.step.median_ns)
     return r.Measured(timed.timing, timed.host, seen.step_ns, seen.graphs)
 

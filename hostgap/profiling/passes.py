@@ -24,6 +24,8 @@ SETTLE_BLOCK = 5  # steps
 SETTLED = 0.05  # change of a block against the one before it that counts as none
 LONGEST_WARMUP_S = 120.0  # compilation is part of it
 LEAD_IN = 3  # steps before a block, which fill the pipeline
+FEWEST_STEPS = 5  # of a block
+ENOUGH_S = 0.3  # length of a block beyond which more steps say no more
 SPAN_STEPS = 15
 MOST_SLEEP_S = 0.25
 _SPIN_CYCLES = 10_000_000  # timed, to know how long a cycle of torch.cuda._sleep is
@@ -37,8 +39,8 @@ class Unprofiled:
     host: HostTimes | None
 
 
-def settle(warmup: int) -> Pass[int]:
-    """Run at least `warmup` steps, and until two blocks in a row take the same: steps run."""
+def settle(warmup: int) -> Pass[float]:
+    """Run at least `warmup` steps, and until two blocks in a row take the same: ns a step."""
     started = time.perf_counter()
     done, before = 0, float("inf")
     while True:
@@ -52,7 +54,12 @@ def settle(warmup: int) -> Pass[int]:
         before = took
         late = time.perf_counter() - started > LONGEST_WARMUP_S
         if done >= warmup and (steady or late):
-            return done
+            return took * 1e9 / SETTLE_BLOCK
+
+
+def block_steps(most: int, step_ns: float) -> int:
+    """How many steps a block has: `most`, fewer where they are so long that fewer do."""
+    return min(most, max(FEWEST_STEPS, int(ENOUGH_S * 1e9 / step_ns)))
 
 
 def block(steps: int) -> Pass[float]:
