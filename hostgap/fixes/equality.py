@@ -1,0 +1,295 @@
+"""Whether a fixed step gives what the step gave before: outputs and deliveries, step by step.
+
+Both run on their own first, as fast as they can, so that a race or a stale buffer shows, and are
+compared afterwards. Integers (tokens) must agree bit for bit, floating-point outputs within a
+tolerance relative to their largest value, and what reached the host must be the same, in order.
+
+Fusing kernels changes rounding, so a token may differ where the two best logits are as good as
+equal. That is accepted only where the step's output holds the logits too and shows it, and the case
+is compared no further: what follows another token is another text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hostgap.fixes.aside import asides
+from hostgap.fixes.warm import restart
+from hostgap.profiling.bench import Proof
+from hostgap.profiling.workload import Workload, tensors
+
+STEPS = 32  # of a case, where nothing else is said
+TOLERANCE = 0.02  # bf16 has 8 bits: an error of 0.4 % per operation, over many layers
+LEAST_SHARE = 0.25  # of the planned steps that must have been compared
+
+
+class Tap:
+    """Between a workload and its `deliver`: keeps what passes while `kept` is a list."""
+
+    def __init__(self, deliver: Any) -> None:
+        self._deliver = deliver
+        self.kept: list[tuple[Tensor, ...]] | None = None
+
+    def __call__(self, *delivered: Tensor) -> None:
+        """Keep, if asked to, and pass on."""
+        if self.kept is not None:
+            self.kept.append(tuple(tensor.clone() for tensor in delivered))
+        self._deliver(*delivered)
+
+
+def tapped(workload: Workload) -> Workload:
+    """The workload with a tap on its deliveries; to be done before any fix takes hold of them."""
+    if workload.deliver is None or isinstance(workload.deliver, Tap):
+        return workload
+    return replace(workload, deliver=Tap(workload.deliver))
+
+
+@dataclass(slots=True)
+class Case:
+    """One beginning, and what followed: outputs and deliveries from step `first` on."""
+
+    first: int
+    outputs: list[tuple[Tensor, ...]] = field(default_factory=list)
+    delivered: list[tuple[Tensor, ...]] | None = None
+
+
+def record(workload: Workload, steps: int = STEPS) -> list[Case]:
+    """Run every case of a workload for some steps, without waiting between steps.
+
+    Args:
+        workload: from `hostgap.fixes.registry.apply_fixes`. With `reset`, every case begins anew.
+            Without, it must be fresh: there is one case, which begins after the steps that fixes
+            ran to warm up.
+        steps: per case; at most the workload's room.
+
+    Returns:
+        A `Case` each, with host copies of everything. The workload stands at its beginning again.
+    """
+    steps = min(steps, workload.room) if workload.room is not None else steps
+    tap = workload.deliver if isinstance(workload.deliver, Tap) else None
+    cases = []
+    for number in range(workload.cases if workload.reset is not None else 1):
+        if workload.flush is not None:
+            workload.flush()
+        if workload.reset is not None:
+            workload.reset(number)
+        first = 0 if workload.reset is not None else int(workload.costs.get("warmup_steps", 0))
+        case = Case(first)
+        if tap is not None:
+            tap.kept = case.delivered = []
+        try:
+            for _ in range(steps):
+                case.outputs.append(_copies(workload.step()))
+            if workload.flush is not None:
+                workload.flush()
+        finally:
+            if tap is not None:
+                tap.kept = None
+        case.outputs = [tuple(tensor.cpu() for tensor in output) for output in case.outputs]
+        cases.append(case)
+    restart(workload)
+    return cases
+
+
+def _copies(output: Any) -> tuple[Tensor, ...]:
+    """The output's tensors, copied on the device: the next step may overwrite them."""
+    found = (*tensors(output), *asides(output))
+    return tuple(tensor.detach().clone() for tensor in found)
+
+
+def prove(
+    reference: Workload,
+    variant: Workload,
+    *,
+    steps: int = STEPS,
+    tolerance: float = TOLERANCE,
+) -> Proof:
+    """Run both and compare; see `record` for what they must be."""
+    late = 0 if variant.reset is not None else int(variant.costs.get("warmup_steps", 0))
+    return compare(record(reference, steps + late), record(variant, steps), tolerance)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has been compared so far; `why` ends it."""
+
+    tolerance: float
+    steps: int = 0
+    planned: int = 0
+    exact: int = 0
+    compared: int = 0
+    largest: float = 0.0
+    why: str | None = None
+
+
+def compare(reference: Sequence[Case], variant: Sequence[Case], tolerance: float) -> Proof:
+    """Compare two recordings, case by case.
+
+    Returns:
+        The proof. `exact` of `compared` integers agreed; where it is equal and they are not the
+        same number, the others were near ties, after each of which a case was compared no further.
+    """
+    tally = _Tally(tolerance)
+    if len(reference) != len(variant):
+        tally.why = f"{len(variant)} cases instead of {len(reference)}"
+    for number, (old, new) in enumerate(zip(reference, variant, strict=False)):
+        if tally.why is None:
+            _case(number, old, new, tally)
+    if tally.why is None and tally.steps < max(1, LEAST_SHARE * tally.planned):
+        tally.why = f"only {tally.steps} of {tally.planned} steps could be compared"
+    return Proof(
+        equal=tally.why is None,
+        steps=tally.steps,
+        cases=len(variant),
+        exact=tally.exact,
+        compared=tally.compared,
+        largest_difference=tally.largest,
+        tolerance=tolerance,
+        why=tally.why,
+    )
+
+
+def _case(number: int, old: Case, new: Case, tally: _Tally) -> None:
+    first = max(old.first, new.first)
+    last = min(old.first + len(old.outputs), new.first + len(new.outputs))
+    tally.planned += max(0, last - first)
+    end = last
+    if not any(old.outputs) and not old.delivered:
+        tally.why = "the step has no output that could be compared"
+    for step in range(first, last):
+        at = f"case {number}, step {step}"
+        tie = _outputs(at, old.outputs[step - old.first], new.outputs[step - new.first], tally)
+        if tally.why is not None:
+            return
+        tally.steps += 1
+        if tie:
+            end = step + 1
+            break
+    _deliveries(number, old, new, (first, end, last), tally)
+
+
+def _outputs(at: str, old: tuple[Tensor, ...], new: tuple[Tensor, ...], tally: _Tally) -> bool:
+    """Compare the outputs of one step; whether they differ by a near tie."""
+    if len(old) != len(new):
+        tally.why = f"{at}: {len(new)} tensors instead of {len(old)}"
+        return False
+    tie = False
+    for index, (before, after) in enumerate(zip(old, new, strict=True)):
+        name = f"{at}, output {index}" if len(old) > 1 else at
+        if before.shape != after.shape or before.dtype != after.dtype:
+            tally.why = (
+                f"{name}: shape {tuple(after.shape)}, {after.dtype} instead of "
+                f"{tuple(before.shape)}, {before.dtype}"
+            )
+        elif before.is_floating_point() or before.is_complex():
+            _floats(name, before, after, tally)
+        else:
+            tie |= _integers(name, before, after, old, tally)
+        if tally.why is not None:
+            return False
+    return tie
+
+
+def _floats(name: str, before: Tensor, after: Tensor, tally: _Tally) -> None:
+    if not before.numel():
+        return
+    wide = torch.complex128 if before.is_complex() else torch.float64
+    old, new = before.to(wide), after.to(wide)
+    if not bool(torch.isfinite(old.abs()).all() & torch.isfinite(new.abs()).all()):
+        # infinities, as in masked logits, must stand at the same places; NaN is never equal
+        if bool(old.isnan().any() | new.isnan().any()):
+            tally.why = f"{name}: not a number"
+            return
+        if not torch.equal(old[old.isinf()], new[old.isinf()]) or bool(
+            (old.isinf() != new.isinf()).any()
+        ):
+            tally.why = f"{name}: infinities at other places"
+            return
+        old, new = old[~old.isinf()], new[~new.isinf()]
+        if not old.numel():
+            return
+    largest = float(old.abs().max())
+    difference = float((old - new).abs().max()) / (largest or 1.0)
+    tally.largest = max(tally.largest, difference)
+    if difference > tally.tolerance:
+        tally.why = (
+            f"{name}: differs by {difference:.2g} of its largest value, "
+            f"{tally.tolerance:g} is allowed"
+        )
+
+
+def _integers(
+    name: str, before: Tensor, after: Tensor, outputs: tuple[Tensor, ...], tally: _Tally
+) -> bool:
+    same = before == after
+    tally.compared += before.numel()
+    tally.exact += int(same.sum())
+    if bool(same.all()):
+        return False
+    if _near_tie(before, after, outputs, tally.tolerance):
+        return True
+    where = tuple((~same).nonzero()[0].tolist())
+    old, new = before[where].item(), after[where].item()
+    many = int((~same).sum())
+    more = f" ({many} of {before.numel()} differ)" if many > 1 else ""
+    tally.why = f"{name}: {new} instead of {old}{more}"
+    return False
+
+
+def _near_tie(before: Tensor, after: Tensor, outputs: tuple[Tensor, ...], tolerance: float) -> bool:
+    """Whether integers are indices into logits of the same output whose values are nearly equal.
+
+    Logits are a floating-point output of the integers' shape with one dimension more, or with that
+    in place of a last one of 1.
+    """
+    for logits in outputs:
+        if not logits.is_floating_point():
+            continue
+        rows = logits.reshape(-1, logits.shape[-1]).double() if logits.dim() else logits
+        if logits.dim() < 1 or rows.shape[0] != before.numel():
+            continue
+        old, new = before.reshape(-1, 1).long(), after.reshape(-1, 1).long()
+        if bool(((old < 0) | (new < 0) | (old >= rows.shape[1]) | (new >= rows.shape[1])).any()):
+            continue
+        best = rows.gather(1, old)
+        if not bool((best >= rows.max(dim=1, keepdim=True).values).all()):
+            continue  # the integers are no choice of the largest, so a tie explains nothing
+        finite = rows[rows.isfinite()]
+        margin = tolerance * float(finite.abs().max()) if finite.numel() else 0.0
+        return bool((best - rows.gather(1, new) <= margin).all())
+    return False
+
+
+def _deliveries(
+    number: int, old: Case, new: Case, span: tuple[int, int, int], tally: _Tally
+) -> None:
+    """What reached the host, from the first step to the last that was compared."""
+    first, end, last = span
+    if (old.delivered is None) != (new.delivered is None):
+        tally.why = f"case {number}: delivers to the host in one of them only"
+        return
+    if old.delivered is None or new.delivered is None:
+        return
+    for case, what in ((old, "the reference"), (new, "it")):
+        if len(case.delivered or ()) != len(case.outputs):
+            tally.why = (
+                f"case {number}: {what} delivered {len(case.delivered or ())} of "
+                f"{len(case.outputs)} steps"
+            )
+            return
+    for step in range(first, end):
+        at = f"case {number}, delivery of step {step}"
+        here = _Tally(tally.tolerance)
+        tie = _outputs(at, old.delivered[step - old.first], new.delivered[step - new.first], here)
+        tally.largest = max(tally.largest, here.largest)
+        # the step at which the case ended may hold the near tie, without the logits beside it
+        if here.why is not None and not (step == end - 1 and end < last):
+            tally.why = here.why
+            return
+        if tie:
+            return

@@ -1,0 +1,398 @@
+"""The ladder: apply a fix, re-measure, prove the output equal, keep it or roll it back.
+
+After each fix that is kept the step is traced and diagnosed again, and the fix with the largest
+predicted saving is next; where a trace cannot tell, the order of the registry decides. A fix that
+is slower, without effect beyond the noise, or unequal to the target as it was is taken back, with
+the reason. One that could not be captured is tried again once something else has changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+import hostgap
+from hostgap.diagnosis.model import Diagnosis, Tool
+from hostgap.errors import FixFailed, HostgapError, TargetError
+from hostgap.fixes.figures import figures
+from hostgap.fixes.fix import Fix, Prediction
+from hostgap.fixes.kernels import kernel_difference
+from hostgap.fixes.report import SCHEMA, Ending, FixReport, Ratio, Rung, Skipped, Status
+from hostgap.profiling.bench import Bench, Comparison, Traced, Variant
+
+SMALL_GAIN = 0.9  # a ratio above it is measured again, the other way round, before it is believed
+MOST_TRIES = 5  # of one fix
+
+Kernels = Callable[[Traced], dict[str, float]]
+
+
+class ClimbOptions(msgspec.Struct, frozen=True):
+    """How to climb.
+
+    Attributes:
+        noise: what a gain must exceed, as a share of the step.
+        tolerance: that the bench allows for floating-point outputs; for the report.
+        max_seconds: after which no further fix is tried.
+        dry_run: say what would be tried, and apply nothing.
+        forced: the fixes were named one by one: try each, whatever was found.
+        tokens: that a step makes.
+    """
+
+    noise: float = 0.01
+    tolerance: float = 0.02
+    max_seconds: float = 3600.0
+    dry_run: bool = False
+    forced: bool = False
+    tokens: int | None = None
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """Fixes to be tried together, the variant with them, and what they should save."""
+
+    fixes: list[Fix]
+    variant: Variant
+    prediction: Prediction
+
+    @property
+    def name(self) -> str:
+        return " + ".join(fix.name for fix in self.fixes)
+
+
+@dataclass(slots=True)
+class _State:
+    """Where the climb stands. `seen` are the codes of all diagnoses so far."""
+
+    current: Variant
+    diagnosis: Diagnosis
+    step_ns: float
+    kernels: dict[str, float] | None
+    seen: set[str] = field(default_factory=set)
+    tries: dict[str, int] = field(default_factory=dict)
+    blocked: set[str] = field(default_factory=set)  # could not be applied to the current variant
+    refused: dict[str, str] = field(default_factory=dict)  # tried on the current one, or unequal
+    together: bool = False  # enablers were tried with what they enable
+
+
+def climb(
+    bench: Bench,
+    diagnose: Callable[[Traced], Diagnosis],
+    start: Variant,
+    fixes: Mapping[str, Fix],
+    options: ClimbOptions,
+    progress: Callable[[str], None],
+    kernels: Kernels | None = None,
+) -> FixReport:
+    """Climb as far as it goes.
+
+    Args:
+        bench: builds, times, compares and traces variants.
+        diagnose: a variant's trace -> what is wrong with it.
+        start: the target as it is, to which all outputs must be equal.
+        fixes: by name, in the order in which to try those of unknown effect.
+        options: how.
+        progress: told what is being done, in a few words.
+        kernels: a variant's trace -> how often each kernel ran in a step; to check pure captures.
+
+    Returns:
+        What was tried, and where a problem or Ctrl-C ended it, what was known by then.
+
+    Raises:
+        TargetError: the target cannot be measured as it is, or does not repeat itself.
+    """
+    return _Climb(bench, diagnose, start, fixes, options, progress, kernels).run()
+
+
+class _Climb:
+    def __init__(
+        self,
+        bench: Bench,
+        diagnose: Callable[[Traced], Diagnosis],
+        start: Variant,
+        fixes: Mapping[str, Fix],
+        options: ClimbOptions,
+        progress: Callable[[str], None],
+        kernels: Kernels | None,
+    ) -> None:
+        self.bench, self.diagnose, self.start = bench, diagnose, start
+        self.fixes, self.options, self.progress = fixes, options, progress
+        self.kernels = kernels
+        self.rungs: list[Rung] = []
+        self.end = time.monotonic() + options.max_seconds
+
+    def run(self) -> FixReport:
+        self.progress("measuring the target as it is")
+        built = self.bench.build(self.start)
+        itself = self.bench.prove(self.start, self.start)
+        if not itself.equal and not self.options.dry_run:
+            raise TargetError(
+                f"the step does not repeat itself, so no fix can be proven: {itself.why}",
+                "give it a reset, a fixed seed, and an output to compare",
+            )
+        state, rung = self._measured(self.start, None)
+        self.rungs.append(
+            msgspec.structs.replace(rung, name="start", title="as it is", costs=built.costs)
+        )
+        ended: Ending = "dry-run" if self.options.dry_run else "complete"
+        problem = overall = None
+        try:
+            if self.options.dry_run:
+                self._list(state, "would be tried")
+            elif not self._climb(state):
+                ended = "out-of-time"
+                problem = f"the time of {self.options.max_seconds:.0f} s was over"
+                self._list(state, "there was no time left for it")
+            if state.current != self.start:
+                self.progress("comparing the best with the start")
+                overall = _ratio(self.bench.compare(self.start, state.current))
+        except HostgapError as error:
+            ended, problem = "failed", error.message
+        except KeyboardInterrupt:
+            ended, problem = "interrupted", "what was found by then stands"
+        return FixReport(
+            schema=SCHEMA,
+            tool=Tool(name="hostgap", version=hostgap.__version__),
+            target="",
+            options={},
+            environment=None,
+            status=ended,
+            problem=problem,
+            tolerance=self.options.tolerance,
+            noise=self.options.noise,
+            start=self.start,
+            best=state.current,
+            rungs=self.rungs,
+            skipped=self._skipped(state),
+            overall=overall,
+        )
+
+    def _climb(self, state: _State) -> bool:
+        """Try candidates until none is left; False where the time was over before."""
+        while True:
+            candidates = self._candidates(state)
+            if not candidates:
+                return True
+            if time.monotonic() >= self.end:
+                return False
+            self._try(candidates[0], state)
+
+    def _candidates(self, state: _State) -> list[_Candidate]:
+        """What may be tried now, the most promising first."""
+        known: list[_Candidate] = []
+        unknown: list[_Candidate] = []
+        for fix in self.fixes.values():
+            if fix.name in state.refused or state.tries.get(fix.name, 0) >= MOST_TRIES:
+                continue
+            variant = fix.on(state.current, self.fixes)
+            prediction = self._predicted(fix, state)
+            if variant is None or prediction is None:
+                continue
+            candidate = _Candidate([fix], variant, prediction)
+            if prediction.saving_ns is None:
+                unknown.append(candidate)
+            elif self.options.forced or prediction.saving_ns > self.options.noise * state.step_ns:
+                known.append(candidate)
+        if self.options.forced:
+            order = list(self.fixes)
+            return sorted([*known, *unknown], key=lambda each: order.index(each.fixes[0].name))
+        known.sort(key=lambda each: -(each.prediction.saving_ns or 0.0))
+        return [*known, *unknown] or self._enabled(state)
+
+    def _predicted(self, fix: Fix, state: _State) -> Prediction | None:
+        prediction = fix.applies_to(state.diagnosis)
+        if prediction is not None and prediction.saving_ns is not None:
+            return prediction
+        if prediction is None and fix.speeds_kernels and state.seen & set(fix.codes):
+            # a chain does not go away by being captured; only the trace no longer shows it
+            prediction = Prediction(None, tuple(sorted(state.seen & set(fix.codes))))
+        if prediction is None and self.options.forced:
+            prediction = Prediction(None, ())
+        return prediction
+
+    def _enabled(self, state: _State) -> list[_Candidate]:
+        """A capture that failed, with all that may have stood in its way undone at once.
+
+        What the step waits for may cost nothing while launching takes longer, so that no prediction
+        speaks for undoing it; it is the capture that needs it.
+        """
+        failed = [fix for fix in self.fixes.values() if fix.captures and fix.name in state.blocked]
+        if state.together or not failed:
+            return []
+        state.together = True
+        variant, used = state.current, []
+        for fix in self.fixes.values():
+            enables = any(code[:3] in ("HG1", "HG4") for code in fix.codes)
+            wrong = state.tries.get(fix.name, 0) >= MOST_TRIES
+            if not enables or wrong or fix.captures or not state.seen & set(fix.codes):
+                continue
+            if (with_it := fix.on(variant, self.fixes)) is not None:
+                variant = with_it
+                used.append(fix)
+        whole = failed[0].on(variant, self.fixes)
+        if not used or whole is None:
+            return []
+        prediction = failed[0].applies_to(state.diagnosis) or Prediction(None, ())
+        return [_Candidate([*used, failed[0]], whole, prediction)]
+
+    def _try(self, candidate: _Candidate, state: _State) -> None:
+        name = candidate.name
+        for fix in candidate.fixes:
+            state.tries[fix.name] = state.tries.get(fix.name, 0) + 1
+        rung = Rung(
+            name=name,
+            title=" · ".join(fix.title for fix in candidate.fixes),
+            status="failed",
+            why="",
+            variant=candidate.variant,
+            predicted_saving_ns=candidate.prediction.saving_ns,
+        )
+        self.progress(f"{name}: building")
+        try:
+            costs = self.bench.build(candidate.variant).costs
+        except FixFailed as error:
+            at = f", {error.hint}" if error.hint else ""
+            self._out(state, candidate, rung, "failed", f"{error.message}{at}")
+            state.blocked.update(fix.name for fix in candidate.fixes)
+            return
+        rung = msgspec.structs.replace(rung, costs=costs)
+        self.progress(f"{name}: proving")
+        proof = self.bench.prove(self.start, candidate.variant)
+        rung = msgspec.structs.replace(rung, proof=proof)
+        if not proof.equal:
+            self._out(state, candidate, rung, "rolled-back", f"output differs: {proof.why}")
+            for fix in candidate.fixes:
+                state.tries[fix.name] = MOST_TRIES  # what is wrong stays so
+            return
+        self.progress(f"{name}: timing")
+        compared = self.bench.compare(state.current, candidate.variant)
+        saving = compared.old.step.median_ns - compared.new.step.median_ns
+        rung = msgspec.structs.replace(
+            rung,
+            step=compared.new.step,
+            tokens_per_second=self._tokens(compared.new.step.median_ns),
+            against=_ratio(compared),
+            measured_saving_ns=saving,
+        )
+        if (against := self._verdict(compared, state.current, candidate.variant)) is not None:
+            self._out(state, candidate, rung, "rolled-back", against)
+            return
+        self.progress(f"{name}: tracing")
+        self._keep(state, candidate, rung)
+
+    def _verdict(self, compared: Comparison, old: Variant, new: Variant) -> str | None:
+        """Why a fix does not stay; None where it is faster beyond the noise, small gains twice."""
+        if (said := _against(compared, self.options.noise)) is not None:
+            return said
+        if compared.ratio_high <= SMALL_GAIN:
+            return None
+        again = self.bench.compare(new, old)
+        if 1.0 / again.ratio_low < 1.0 - self.options.noise:
+            return None
+        return f"no effect: {_percent(compared.ratio)} at first, not when measured again"
+
+    def _keep(self, state: _State, candidate: _Candidate, rung: Rung) -> None:
+        fresh, measured = self._measured(candidate.variant, rung)
+        if any(fix.pure for fix in candidate.fixes) and state.kernels and fresh.kernels:
+            differ = kernel_difference(state.kernels, fresh.kernels)
+            measured = msgspec.structs.replace(measured, kernels_differ=differ)
+        assert rung.against is not None
+        why = f"{_percent(rung.against.ratio)}, output equal"
+        self.rungs.append(msgspec.structs.replace(measured, status="kept", why=why))
+        if state.current != self.start:
+            self.bench.drop(state.current)
+        state.current, state.diagnosis = candidate.variant, fresh.diagnosis
+        state.step_ns, state.kernels = fresh.step_ns, fresh.kernels
+        state.seen |= fresh.seen
+        for fix in self.fixes.values():  # what was in vain before may not be now
+            predicted = fix.applies_to(state.diagnosis)
+            if fix.name in state.blocked or (predicted and predicted.saving_ns is not None):
+                state.refused.pop(fix.name, None)
+        state.blocked.clear()
+        state.together = False
+
+    def _out(
+        self, state: _State, candidate: _Candidate, rung: Rung, status: Status, why: str
+    ) -> None:
+        self.rungs.append(msgspec.structs.replace(rung, status=status, why=why))
+        self.bench.drop(candidate.variant)
+        for fix in candidate.fixes:
+            state.refused[fix.name] = why
+
+    def _measured(self, variant: Variant, rung: Rung | None) -> tuple[_State, Rung]:
+        """Trace and diagnose a variant: the state with it as the current one, and its rung."""
+        traced = self.bench.trace(variant)
+        diagnosis = self.diagnose(traced)
+        step = traced.timing.step
+        state = _State(
+            variant, diagnosis, step.median_ns, self.kernels(traced) if self.kernels else None
+        )
+        state.seen = {finding.code for finding in diagnosis.findings}
+        base = rung or Rung(name="", title="", status="start", why="", variant=variant)
+        measured = msgspec.structs.replace(
+            base,
+            step=step if rung is None else base.step,
+            tokens_per_second=self._tokens((base.step or step).median_ns),
+            figures=figures(traced, diagnosis),
+        )
+        return state, measured
+
+    def _tokens(self, step_ns: float) -> float | None:
+        return None if self.options.tokens is None else self.options.tokens * 1e9 / step_ns
+
+    def _list(self, state: _State, why: str) -> None:
+        """What is left to try, as rungs without figures."""
+        for candidate in self._candidates(state):
+            self.rungs.append(
+                Rung(
+                    name=candidate.name,
+                    title=" · ".join(fix.title for fix in candidate.fixes),
+                    status="candidate",
+                    why=why,
+                    variant=candidate.variant,
+                    predicted_saving_ns=candidate.prediction.saving_ns,
+                )
+            )
+
+    def _skipped(self, state: _State) -> list[Skipped]:
+        """Why the fixes that are in no rung were not tried."""
+        tried = {name for rung in self.rungs for name in rung.name.split(" + ")}
+        skipped = []
+        for fix in self.fixes.values():
+            if fix.name in tried:
+                continue
+            if fix.defect is not None and fix.defect not in self.start.defects:
+                continue  # another target's, or a defect that is off
+            prediction = self._predicted(fix, state)
+            if fix.on(state.current, self.fixes) is None:
+                why = "a more thorough fix is in its place"
+            elif prediction is None:
+                why = f"nothing was found that it answers ({', '.join(fix.codes)})"
+            else:
+                why = "it would save less than the noise"
+            skipped.append(Skipped(name=fix.name, why=why))
+        return skipped
+
+
+def _ratio(compared: Comparison) -> Ratio:
+    return Ratio(ratio=compared.ratio, low=compared.ratio_low, high=compared.ratio_high)
+
+
+def _against(compared: Comparison, noise: float) -> str | None:
+    """Why a comparison does not speak for the new variant, None where it does."""
+    if compared.ratio_high < 1.0 - noise:
+        return None
+    if compared.ratio_low > 1.0 + noise:
+        return f"slower: {_percent(compared.ratio)}"
+    low, high = _percent(compared.ratio_low), _percent(compared.ratio_high)
+    return f"no effect beyond the noise ({low} to {high})"
+
+
+def _percent(ratio: float) -> str:
+    """`1.8x as fast`, `4 % faster`, `2 % slower`."""
+    if ratio <= 1 / 1.5:
+        return f"{1 / ratio:.1f}x as fast"
+    change = (ratio - 1.0) * 100
+    return f"{abs(change):.1f} % {'slower' if change > 0 else 'faster'}"

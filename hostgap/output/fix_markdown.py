@@ -1,0 +1,47 @@
+"""The report of `hostgap fix` as markdown, and as JSON."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from hostgap.fixes.report import FixReport
+from hostgap.output import fix_summary as s
+from hostgap.output.printable import printable
+
+# Everything that markdown or the HTML in it could take for its own.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
+
+
+def render_fix_json(report: FixReport) -> bytes:
+    """The whole report, indented, with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def render_fix_markdown(report: FixReport) -> str:
+    """The report as GitHub-flavoured markdown."""
+    lines = [f"### {_text(s.headline(report))}", "", _text(s.described(report)), ""]
+    if report.problem is not None:
+        lines += [f"**Ended early: {_text(printable(report.problem))}**", ""]
+    lines += [
+        f"| fix | {' | '.join(s.COLUMNS)} | |",
+        f"|---|{'--:|' * len(s.COLUMNS)}---|",
+    ]
+    lines += [
+        f"| {_text(printable(rung.name))} | "
+        f"{' | '.join(_text(cell) for cell in s.cells(rung))} | {_text(s.verdict(rung))} |"
+        for rung in report.rungs
+    ]
+    lines.append("")
+    for rung in report.rungs:
+        if told := s.details(rung):
+            lines.append(f"- **{_text(printable(rung.name))}**: {_text('; '.join(told))}")
+    if report.skipped:
+        lines += ["", "Not tried:", ""]
+        lines += [f"- {_text(each.name)}: {_text(each.why)}" for each in report.skipped]
+    return "\n".join(lines) + "\n"
+
+
+def _text(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
