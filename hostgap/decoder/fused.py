@@ -18,7 +18,7 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -327,7 +327,7 @@ class FusedStep(nn.Module):
         weight: Tensor,
         x: Tensor,
         out: Tensor,
-        epilogue: object,
+        epilogue: Any,
         *,
         parts: int = 0,
         gain: Tensor | None = None,
@@ -340,7 +340,7 @@ class FusedStep(nn.Module):
             self.best if logits else self.squares, self.best_index,
             self.model.config.norm_eps,
             rows, columns, self.batch, parts, _power(max(parts, 1)),
-            shape.rows, shape.columns, epilogue, self.pdl,
+            shape.rows, shape.columns, epilogue.value, self.pdl,
             num_warps=shape.warps, launch_pdl=self.pdl,
         )  # fmt: skip
 

@@ -146,26 +146,27 @@ def gemv(
     if pdl:
         cuda.gdc_wait()
 
+    # A tuple of one accumulator a row of the batch; Triton cannot compile `(*sums, more)`.
     # What the epilogue needs is asked for here, so that its latency hides under the first tile's.
     part = tl.arange(0, block_parts)
     sums = ()
     squares = ()
     residuals = ()
     for b in tl.static_range(batch):
-        sums = (*sums, tl.zeros((block_n, block_k // 8), tl.float32))
+        sums = sums + (tl.zeros((block_n, block_k // 8), tl.float32),)  # noqa: RUF005
         if parts > 0:
             loaded = tl.load(squares_ptr + b * parts + part, mask=part < parts, other=0.0)
-            squares = (*squares, loaded)
+            squares = squares + (loaded,)  # noqa: RUF005
         if epilogue == RESIDUAL:
             loaded = tl.load(residual_ptr + b * n_rows + rows, mask=valid, other=0.0)
-            residuals = (*residuals, loaded)
+            residuals = residuals + (loaded,)  # noqa: RUF005
     for column in range(block_k, columns, block_k):
         following = _weights(pointers, column, columns, block_k, inside)
         added = ()
         for b in tl.static_range(batch):
             x_row = x_ptr + b * columns
             folded = _fold(tile, x_row, column - block_k, columns, block_n, block_k)
-            added = (*added, sums[b] + folded)
+            added = added + (sums[b] + folded,)  # noqa: RUF005
         sums = added
         tile = following
     last: tl.constexpr = (columns - 1) // block_k * block_k
