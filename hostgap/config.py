@@ -36,6 +36,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     fail_on: Literal["warning", "error"] | None = None
     gpu_price: float | None = None
     tokens_per_step: float | None = None
+    unprofiled_step_ms: float | None = None
     rule: dict[str, dict[str, Any]] = {}  # thresholds: [tool.hostgap.rule.HG201]
 
     def options(self) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """HG308 graph-hurts: a captured region is slower than its launches would be.
 
 ## What it sees
-Nothing in a trace alone: it holds the region in one form, as a graph or not. `hostgap profile`
-runs it both ways, without a profiler, and writes what it measured into the trace's metadata,
-under `hostgap` and there under `graphs`: a list of regions with `graph_ns` and `eager_ns` for one
-run, and `file`, `line` and `function` of the code that replays.
+Nothing in a trace alone: it holds the region in one form, as a graph or not. Of a run directory,
+regions that were timed both ways without a profiler: `regions` of its measurement, with `graph_ns`
+and `eager_ns` for one run, and `file`, `line` and `function` of the code that replays.
 
 ## Why it costs
 A replay has a price: copies into the graph's inputs, 6 to 10 us until the first node starts,
@@ -34,7 +33,6 @@ PyTorch's CUDA graph notes; cudagraph trees, which copy inputs that move."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
@@ -60,32 +58,20 @@ class GraphHurts(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The regions that were measured both ways."""
-        for region in measured(context.trace.metadata):
-            graph, eager = float(region["graph_ns"]), float(region["eager_ns"])
+        if context.measurement is None:
+            return
+        for region in context.measurement.regions:
+            graph, eager = region.graph_ns, region.eager_ns
             if graph > eager * (1 + options.min_loss):
                 site = Site(
-                    file=region.get("file"),
-                    line=region.get("line"),
-                    function=region.get("function"),
+                    file=region.file,
+                    line=region.line,
+                    function=region.function,
                     op=None,
-                    precision="call" if region.get("line") else "none",
+                    precision="call" if region.line else "none",
                 )
                 title = (
                     f"A captured region takes {graph / 1e3:,.0f} us as a graph and "
                     f"{eager / 1e3:,.0f} us without"
                 )
                 yield Match(site=site, count=context.steps, title=title)
-
-
-def measured(metadata: dict[str, Any]) -> list[dict[str, Any]]:
-    """The regions that `hostgap profile` ran with and without a graph; none in other traces."""
-    own = metadata.get("hostgap")
-    regions = own.get("graphs") if isinstance(own, dict) else None
-    if not isinstance(regions, list):
-        return []
-    return [
-        region
-        for region in regions
-        if isinstance(region, dict)
-        and all(isinstance(region.get(key), int | float) for key in ("graph_ns", "eager_ns"))
-    ]

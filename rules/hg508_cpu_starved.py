@@ -1,9 +1,9 @@
 """HG508 cpu-starved: the process gets less CPU than it asks for.
 
 ## What it sees
-Of what `hostgap profile` measures beside the trace: the launching thread was ready to run and was
-not run for more than 2 % of the step (run delay), the cgroup was throttled, or more threads
-compute than the quota has cores.
+Of what `hostgap profile` measures without a profiler and keeps in the run directory: the launching
+thread was ready to run and was not run for more than 2 % of the step (run delay), the cgroup was
+throttled, or more threads of the process ran than its quota has cores.
 
 ## Why it costs
 A throttled process stands still for the rest of the quota's period, up to 100 ms, in the middle
@@ -31,8 +31,6 @@ from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Need, Rule
 
-RECORDED = "hostgapCpu"  # of the trace's metadata: figures per step, ns, and numbers of threads
-
 
 class Options(base.Options, frozen=True):
     """Thresholds of HG508."""
@@ -53,16 +51,16 @@ class CpuStarved(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """One match, with what was measured."""
-        measured = context.trace.metadata.get(RECORDED)
-        if not isinstance(measured, dict):
+        host = context.measurement.host if context.measurement is not None else None
+        if host is None:
             return
-        step = max(1, context.window_ns // context.steps)
+        step = max(1.0, host.wall_ns)
         said = []
-        if measured.get("run_delay_ns", 0) > options.max_run_delay * step:
-            said.append(f"{measured['run_delay_ns'] / step:.0%} of the step ready but not run")
-        if measured.get("throttled_ns", 0) > 0:
-            said.append(f"throttled for {measured['throttled_ns'] / 1e3:,.0f} us a step")
-        if measured.get("threads", 0) > measured.get("cores", float("inf")):
-            said.append(f"{measured['threads']} threads on {measured['cores']} cores")
+        if host.run_delay_ns is not None and host.run_delay_ns > options.max_run_delay * step:
+            said.append(f"{host.run_delay_ns / step:.0%} of the step ready but not run")
+        if host.throttled_ns:
+            said.append(f"throttled for {host.throttled_ns / 1e3:,.0f} us a step")
+        if host.threads > host.cores:
+            said.append(f"{host.threads} threads on {host.cores:g} cores")
         if said:
             yield Match(title=f"{self.title}: {', '.join(said)}", count=1)

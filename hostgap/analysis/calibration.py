@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hostgap.errors import TraceError
+from hostgap.profiling.measurement import Measurement
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -23,3 +26,35 @@ class Calibration:
     graph_call_ns: tuple[float, ...] = ()
     graph_span_ns: tuple[float, ...] = ()
     launch_ratio: float = 0.8
+
+
+def step_alone(step_ns: float) -> Calibration:
+    """Where only the length of the unprofiled step is known, ns."""
+    return Calibration(step_ns=step_ns, low_ns=step_ns, high_ns=step_ns)
+
+
+def calibration_of(measurement: Measurement) -> Calibration:
+    """What a run directory's measurement says of the unprofiled step.
+
+    Raises:
+        TraceError: its step takes no time.
+    """
+    step = measurement.timing.step
+    if not 0 < step.low_ns <= step.median_ns <= step.high_ns < float("inf"):
+        raise TraceError(f"the measurement's step takes {step.median_ns:g} ns, which is no time")
+    graphs = measurement.graphs
+    if any(graph.call_ns <= 0 or graph.span_ns <= 0 for graph in graphs):
+        graphs = []
+    ratios = [
+        row.unprofiled_ns / row.cpu_cuda_ns
+        for row in measurement.inflation
+        if row.what == "eager launch" and row.unprofiled_ns > 0 and row.cpu_cuda_ns
+    ]
+    return Calibration(
+        step_ns=step.median_ns,
+        low_ns=step.low_ns,
+        high_ns=step.high_ns,
+        graph_call_ns=tuple(graph.call_ns for graph in graphs),
+        graph_span_ns=tuple(graph.span_ns for graph in graphs),
+        **({"launch_ratio": ratios[0]} if ratios else {}),
+    )

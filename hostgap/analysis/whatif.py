@@ -158,6 +158,11 @@ class Replay(Playback):
         best, low, high = (max(0, round(ns)) for ns in (gains[0], low, high if any(gains) else 0))
         return Saving(best, low, high)
 
+    @cached_property
+    def traced_gpu_ns(self) -> float:
+        """What the GPU's work of a step takes in the trace with its launches in hand, ns."""
+        return float(self.play(Edit(), self._traced, host=False)[self._usual].mean())
+
     def _gain(self, edit: Edit, pace: Pace) -> float:
         gains = self._plain(pace) - self.play(edit, pace)
         often = 2 * self.touched(edit) > len(self.steps)

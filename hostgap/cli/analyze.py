@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from hostgap.cli.options import Amount, Codes, Percentage, StepRange, rules_option
 
@@ -112,6 +113,13 @@ EXIT_UNMEASURABLE = 3
     envvar="HOSTGAP_TOKENS_PER_STEP",
     help="Tokens that a step makes, over its whole batch.",
 )
+@click.option(
+    "--unprofiled-step-ms",
+    type=Amount(),
+    metavar="MS",
+    envvar="HOSTGAP_UNPROFILED_STEP_MS",
+    help="What a step takes without a profiler: savings are then of that step.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -131,22 +139,27 @@ def command(
     fail_on: str | None,
     gpu_price: float | None,
     tokens_per_step: float | None,
+    unprofiled_step_ms: float | None,
 ) -> int:
     """Say where a trace's idle GPU time went.
 
     TRACE is a torch.profiler trace (.json, .json.gz, .json.zst; - for standard input) or an export
-    of Nsight Systems (.sqlite, or .nsys-rep where nsys is on the PATH).
+    of Nsight Systems (.sqlite, or .nsys-rep where nsys is on the PATH), or a run directory of
+    hostgap profile: savings are then those of the step without a profiler.
 
     Exit codes: 0 done, 1 findings as severe as --fail-on, 2 unreadable input, 3 the trace supports
     no verdict.
     """
     from hostgap.analysis.analyze import analyze
+    from hostgap.analysis.calibration import step_alone
     from hostgap.analysis.examine import Options
     from hostgap.cli.progress import reading
     from hostgap.diagnosis.judge import Judging
+    from hostgap.diagnosis.run import run_trace
     from hostgap.errors import ConfigError
     from hostgap.files import refuse_existing
     from hostgap.output.printable import printable
+    from hostgap.profiling.rundir import read_measurement
     from hostgap.trace.load import load_trace
 
     kinds = [_format_of(path) for path in outputs]
@@ -158,7 +171,7 @@ def command(
     for path in outputs:
         refuse_existing(path, force=force)
     if steps is not None and window == "trace":
-        if ctx.get_parameter_source("window") is click.core.ParameterSource.COMMANDLINE:
+        if ctx.get_parameter_source("window") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--steps and --window trace exclude each other", ctx)
         window = "steps"  # asked for on the command line, against the configuration
     options = Options(
@@ -168,8 +181,13 @@ def command(
         device=device,
         source_roots=source_roots,
     )
-    with reading(trace) as progress:
-        loaded = load_trace(trace, progress=progress)
+    run = trace != "-" and Path(trace).is_dir()
+    if run and unprofiled_step_ms is not None:
+        if ctx.get_parameter_source("unprofiled_step_ms") is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--unprofiled-step-ms: {trace} holds the step that was measured", ctx
+            )
+        unprofiled_step_ms = None
     judging = Judging(
         select=select or (),
         ignore=ignore or (),
@@ -178,14 +196,23 @@ def command(
         min_saving=min_saving,
         gpu_price=gpu_price,
         tokens_per_step=tokens_per_step,
+        calibration=step_alone(unprofiled_step_ms * 1e6) if unprofiled_step_ms else None,
     )
+    if run:
+        measurement = read_measurement(Path(trace))
+        path = run_trace(Path(trace), measurement)
+        judging = judging.of_run(measurement)
+    else:
+        path = Path(trace)
+    with reading(str(path)) as progress:
+        loaded = load_trace(path, progress=progress)
     diagnosis = analyze(loaded, options, judging)
     for problem in diagnosis.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
 
     for path, kind in zip(outputs, kinds, strict=True):
         _write(diagnosis, path, kind, force=force)
-    chosen = ctx.get_parameter_source("format") is click.core.ParameterSource.COMMANDLINE
+    chosen = ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE
     if chosen or not outputs:
         _print(diagnosis, format or "text")
     if diagnosis.trace.integrity.verdict == "unmeasurable":

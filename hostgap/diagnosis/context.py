@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hostgap.analysis.calibration import Calibration
 from hostgap.analysis.causes import Cause, host_cause
 from hostgap.analysis.edit import Edit
 from hostgap.analysis.examine import Analysis
@@ -33,6 +34,7 @@ from hostgap.diagnosis.regions import Launches, launches
 from hostgap.diagnosis.rule import Need, WaitRule
 from hostgap.diagnosis.waits import Wait, Waits, find_waits, pageable_copies
 from hostgap.errors import Stopped
+from hostgap.profiling.measurement import Measurement
 from hostgap.trace.model import Bool, HostKind, Int64, Role, Trace
 
 
@@ -62,11 +64,20 @@ class Context:
         ops, calls: masks over gpu_ops and api_calls of what belongs to the window.
         steps: how many steps the window has, at least 1.
         window_ns: its length on that device.
+        counted_steps: how many steps lie in the window, with `--window trace` too.
+        measurement: what `hostgap profile` measured beside the trace, if it did.
+        calibration: what is known of the unprofiled step, if anything is.
         replay: the what-if, None where host and GPU clocks cannot be reconciled.
         problems: a line per wait rule that failed when it was asked what it claims.
     """
 
-    def __init__(self, analysis: Analysis, wait_rules: Sequence[WaitRule] = ()) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        wait_rules: Sequence[WaitRule] = (),
+        measurement: Measurement | None = None,
+        calibration: Calibration | None = None,
+    ) -> None:
         self.analysis = analysis
         self.trace: Trace = analysis.trace
         self.host: Host = analysis.host
@@ -74,6 +85,9 @@ class Context:
         self.ops, self.calls = in_window(analysis)
         self.window_ns = self.device.high - self.device.low
         self.steps = max(1, len(analysis.chosen)) if analysis.options.window == "steps" else 1
+        in_all = len(analysis.chosen) if analysis.options.window == "steps" else len(analysis.steps)
+        self.counted_steps = max(1, in_all)
+        self.measurement, self.calibration = measurement, calibration
         self.problems: list[str] = []
         self._wait_rules = sorted(wait_rules, key=lambda rule: (rule.order, rule.code))
 
@@ -99,7 +113,7 @@ class Context:
             return self.host.has_stacks() or bool(self._gc_names[self.trace.host_ops.name].any())
         if need is Need.RANKS:
             return bool(self.collective.any())
-        return False
+        return self.measurement is not None
 
     @cached_property
     def _gc_names(self) -> Bool:
@@ -304,6 +318,13 @@ class Context:
         if not self.analysis.clock.reconciled or len(self.analysis.chosen) == 0:
             return None
         return Replay(self.analysis, self.code)
+
+    @cached_property
+    def calibrated(self) -> Replay | None:
+        """The same fitted to the unprofiled step, None where that was not measured."""
+        if self.replay is None or self.calibration is None:
+            return None
+        return Replay(self.analysis, self.code, calibration=self.calibration)
 
     def calls_as_spans(self, calls: Int64) -> Intervals:
         """Host time (GPU clock) inside API calls."""

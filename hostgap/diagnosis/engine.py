@@ -1,8 +1,9 @@
 """Runs the rules over a trace, prices what they find, and ranks it.
 
-A finding costs what the step would lose by its absence: its edit is replayed. What the profiler's
-own slowing of the host explains alone is no defect: the replay is repeated with the host as fast as
-it may be without a profiler, and only what still costs something there is more than `info`.
+A finding costs what the step would lose by its absence: its edit is replayed, at the pace of the
+unprofiled step where that is known. From a trace alone, what the profiler's own slowing of the host
+explains is no defect: the replay is repeated with the host as fast as it may be without a profiler,
+and only what still costs something there is more than `info`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 
 from hostgap.analysis.edit import Edit
 from hostgap.analysis.syncs import blocking_calls
-from hostgap.analysis.whatif import MOST_EVENTS, Replay
+from hostgap.analysis.whatif import MOST_EVENTS
 from hostgap.diagnosis import model as m
 from hostgap.diagnosis.check import checked, said
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.rule import Match, Options, Rule
+from hostgap.diagnosis.measured import exact_site
+from hostgap.diagnosis.rule import Match, Options, Rule, WaitRule
 from hostgap.errors import Stopped
 from hostgap.trace.model import Int64
 
@@ -53,8 +55,8 @@ class Outcome:
 class _Priced:
     rule: Rule
     match: Match
-    saving_ns: int | None  # over the window, as the trace has it
-    low_ns: int | None  # the same with the host as fast as it may be
+    saving_ns: int | None  # over the window: of the unprofiled steps, else as the trace has it
+    low_ns: int | None  # the low end of that, else the same with the host as fast as it may be
     share: float | None
     low_share: float | None
 
@@ -101,7 +103,7 @@ def run_rules(
     whatif = None
     if context.replay is not None:
         defects = [one for one, finding in findings if finding.severity != "info"]
-        whatif = _together(context.replay, price, defects)
+        whatif = _together(price, defects)
     return Outcome([finding for _, finding in findings], not_applicable, problems, whatif)
 
 
@@ -123,8 +125,10 @@ class _Prices:
     """Prices matches by replaying the window's first steps without them."""
 
     def __init__(self, context: Context, matches: Sequence[tuple[Rule, Match]]) -> None:
-        self.replay = context.replay
-        self._window, self._idle = context.window_ns, context.idle()
+        self.replay = context.calibrated or context.replay
+        self._steps = context.counted_steps
+        self._window: float = context.window_ns
+        self._idle = context.idle()
         blocking = blocking_calls(context.trace)
         api, gpu = context.trace.api_calls, context.trace.gpu_ops
 
@@ -144,7 +148,9 @@ class _Prices:
                 FEWEST_PRICED, min(PRICED, PRICED * MOST_EVENTS // max(1, self.replay.events))
             )
         self._priced = {id(match) for match in sorted(priced, key=lambda m: -weight(m))[:most]}
-        if self.replay is not None:
+        if self.replay is not None and self.replay.calibration is not None:
+            self._window = self.low_window = self.replay.calibration.step_ns * self._steps
+        elif self.replay is not None:
             self.scale = context.window_ns / max(1, self.replay.high - self.replay.low)
             self.low_window = self.replay.length(Edit(), untraced=True) * self.scale
 
@@ -158,8 +164,11 @@ class _Prices:
         return _Priced(rule, match, high, low, share, low_share)
 
     def saving(self, edit: Edit) -> tuple[int, int]:
-        """Most and least that an edit saves over the window."""
+        """What an edit saves over the window: the most, or the best estimate; and the least."""
         assert self.replay is not None
+        if self.replay.calibration is not None:
+            fitted, scale = self.replay.interval(edit), self._steps / len(self.replay.steps)
+            return round(fitted.best * scale), round(fitted.low * scale)
         high = self.replay.saving(edit)
         low = min(high, self.replay.saving(edit, untraced=True)) if high > 0 else high
         residual = self.replay.residual_ns
@@ -171,15 +180,20 @@ class _Prices:
         return min(max(0, int(high * self.scale)), most), min(max(0, int(low * self.scale)), most)
 
 
-def _together(replay: Replay, price: _Prices, found: Sequence[_Priced]) -> m.WhatIf:
+def _together(price: _Prices, found: Sequence[_Priced]) -> m.WhatIf:
     """What the findings save together: their savings do not add up."""
     edit = Edit().plus(*(one.match.edit for one in found if one.match.edit is not None))
     high, low = price.saving(edit) if found else (0, 0)
+    replay = price.replay
+    assert replay is not None
+    fit = replay.fits[0] if replay.fits else None
     return m.WhatIf(
         steps=len(replay.steps),
         residual_ns=replay.residual_ns,
         combined_saving_ns=high,
         combined_saving_low_ns=low,
+        misfit_ns=None if fit is None else round(fit.residual_ns),
+        host_rate=None if fit is None else fit.pace.host,
     )
 
 
@@ -190,12 +204,15 @@ def _finding(context: Context, one: _Priced, min_saving: float) -> m.Finding:
     waiting = context.waiting(calls)
     shadow = int(context.shadow_ns[waiting].sum())
     count = len(calls) if match.count is None else match.count
+    site = match.site if match.site is not None else _site(context, calls)
+    if isinstance(rule, WaitRule):
+        site = exact_site(context, site, calls)
     return m.Finding(
         code=rule.code,
         name=rule.name,
         severity=_severity(rule, one.low_share, min_saving),
         title=match.title or rule.title,
-        site=match.site if match.site is not None else _site(context, calls),
+        site=site,
         count=count,
         count_per_step=count / context.steps,
         blocked_ns=int((api.end[waiting] - api.start[waiting]).sum()),

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from hostgap.analysis.calibration import Calibration, calibration_of
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.integrity import Verdict as Trust
 from hostgap.diagnosis import model as m
 from hostgap.diagnosis.batches import by_batch
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.engine import MIN_SAVING, run_rules
+from hostgap.diagnosis.measured import unprofiled
 from hostgap.diagnosis.registry import Registry, load_rules, unknown_code
 from hostgap.diagnosis.rule import Options
 from hostgap.diagnosis.verdict import give_verdict
 from hostgap.errors import ConfigError
+from hostgap.profiling.measurement import Measurement
 from hostgap.trace.model import Role
 
 
@@ -35,6 +38,8 @@ class Judging:
         min_saving: share of the step that a finding must save to be more than `info`.
         gpu_price: per GPU and hour, in any currency.
         tokens_per_step: over all requests of a batch.
+        measurement: what `hostgap profile` measured beside the trace.
+        calibration: what is known of the unprofiled step; with it, savings are of that.
     """
 
     select: Sequence[str] = ()
@@ -44,6 +49,17 @@ class Judging:
     min_saving: float = MIN_SAVING
     gpu_price: float | None = None
     tokens_per_step: float | None = None
+    measurement: Measurement | None = None
+    calibration: Calibration | None = None
+
+    def of_run(self, measurement: Measurement) -> Judging:
+        """The same, with what a run directory says.
+
+        Raises:
+            TraceError: its step takes no time.
+        """
+        calibration = calibration_of(measurement)
+        return replace(self, measurement=measurement, calibration=calibration)
 
 
 def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Diagnosis:
@@ -55,8 +71,14 @@ def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Dia
         judging: which rules, and by what thresholds.
 
     Raises:
-        ConfigError: a code that no rule has, a threshold that a rule does not have, no such folder.
+        ConfigError: a code that no rule has, a threshold that a rule does not have, no such folder,
+            an unprofiled step for a trace without steps.
     """
+    if judging.calibration is not None and analysis.steps.marks.source == "whole":
+        raise ConfigError(
+            "the length of an unprofiled step says nothing of a trace without steps",
+            "name what begins a step: --step-marker",
+        )
     registry = load_rules(judging.folders)
     rules = registry.chosen(judging.select, judging.ignore)
     options = rule_options(registry, judging.thresholds)
@@ -70,11 +92,15 @@ def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Dia
             not_applicable=nothing,
             problems=list(registry.problems),
         )
-    context = Context(analysis, registry.wait_rules())
+    context = Context(analysis, registry.wait_rules(), judging.measurement, judging.calibration)
     outcome = run_rules(context, rules, options, judging.min_saving)
+    busy = {each.device: each.kernel_busy_ns for each in diagnosis.devices}
+    kernel_busy = busy[context.trace.devices[context.code].id]
     return msgspec.structs.replace(
         diagnosis,
         verdict=give_verdict(context),
+        saving_basis="upper_bound" if context.calibrated is None else "calibrated",
+        unprofiled=unprofiled(context, kernel_busy),
         findings=outcome.findings,
         not_applicable=outcome.not_applicable,
         problems=[*registry.problems, *outcome.problems],
@@ -130,11 +156,15 @@ def _launch(context: Context) -> m.LaunchFigures:
 def _cost(context: Context, judging: Judging) -> m.Cost | None:
     if judging.gpu_price is None:
         return None
-    hours = context.window_ns / context.steps / 3.6e12
+    real = unprofiled(context, 0)
+    step_ns = context.window_ns / context.steps if real is None else real.step_ns
+    hours = step_ns / 3.6e12
     analysis = context.analysis
     stepped = analysis.options.window == "steps" and analysis.steps.marks.source != "whole"
     per_step = judging.gpu_price * hours * 1e6 if stepped else None
     share = context.idle() / context.window_ns if context.window_ns else 0.0
+    if real is not None and real.exposed_idle_ns is not None:
+        share = real.exposed_idle_ns / real.step_ns
     tokens = judging.tokens_per_step
     per_token = per_step / tokens if per_step is not None and tokens else None
     return m.Cost(

@@ -241,10 +241,12 @@ class Finding(_Base, frozen=True):
     `blocked_ns`, `shadow_ns` and the savings are totals over the window. `predicted_saving_ns` is
     what a replay of the trace without it saves; the profiler slows the host, so from a trace alone
     that is the most. `predicted_saving_low_ns` is what is left where the host is as much faster as
-    profilers have been measured to slow it: a finding that saves less than 1 % then is `info`, one
-    that saves 5 % an error. Both are null where nothing can be replayed, and for rules that only
-    inform. The shares are of the step as recorded, and of the step with the faster host. `evidence`
-    holds rows of the table `api_calls`.
+    profilers have been measured to slow it. Where the unprofiled step is known (`saving_basis` is
+    "calibrated") they are the best estimate for that step and its low end, times the steps of the
+    window. A finding whose low end is less than 1 % of the step is `info`, one from 5 % on an
+    error. Both are null where nothing can be replayed, and for rules that only inform. The shares
+    are of the step as recorded and of the step with the faster host, or of the unprofiled step.
+    `evidence` holds rows of the table `api_calls`.
     """
 
     code: str
@@ -294,20 +296,41 @@ class WhatIf(_Base, frozen=True):
     """The replay behind the predicted savings: of `steps` steps, which it misses by `residual_ns`.
 
     The combined savings are those of all findings above `info` at once, over the window: single
-    savings do not add up.
+    savings do not add up. Where the replay is fitted to the unprofiled step, it takes `misfit_ns`
+    a step longer than that (negative: less), with host work at `host_rate` of its traced time.
     """
 
     steps: int
     residual_ns: int
     combined_saving_ns: int
     combined_saving_low_ns: int
+    misfit_ns: int | None
+    host_rate: float | None
+
+
+class Unprofiled(_Base, frozen=True):
+    """One step without a profiler: its median and 95 % interval, and what follows from it.
+
+    `exposed_idle_ns` is the step less what its GPU work takes with the host ahead: as measured,
+    else the replay's. `kernel_utilization` is the share of it that kernels run, by the trace, times
+    the share of the step that it takes. `inflation` is the traced step by the unprofiled one. Null
+    where host and GPU clocks cannot be reconciled.
+    """
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    exposed_idle_ns: int | None
+    kernel_utilization: float | None
+    inflation: float
 
 
 class Diagnosis(_Base, frozen=True):
     """Everything hostgap says of one trace.
 
     `verdict` to `not_applicable` come from the rules; `problems` has a line per rule that failed or
-    could not be loaded.
+    could not be loaded. Devices, counts, steps and syncs are of the trace as it was recorded;
+    `unprofiled` is of the step as it runs without a profiler, null where that is not known.
     """
 
     schema: str
@@ -320,7 +343,7 @@ class Diagnosis(_Base, frozen=True):
     syncs: list[SyncSite]
     cost_factor: float | None
     saving_basis: Literal["upper_bound", "calibrated"]
-    unprofiled: None
+    unprofiled: Unprofiled | None
     capture: Capture
     launch: LaunchFigures | None
     cost: Cost | None

@@ -36,7 +36,7 @@ class Need(enum.Enum):
     SCHEDULING = "scheduling events: record with nsys profile --cpuctxsw=process-tree"
     GC = "gc ranges: record with_stack=True, or a range named gc around each collection"
     RANKS = "collectives: the trace of a rank of a distributed run"
-    PROFILE = "measurements beside the trace, which hostgap does not take yet"
+    PROFILE = "the run directory of hostgap profile"
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):

@@ -49,12 +49,23 @@ def give_verdict(context: Context) -> Verdict:
     host_idle = context.idle() - context.idle(*_GPU)
     if host_idle < GPU_BOUND * window:
         return "gpu-bound"
+    fitted, gpu_ns = context.calibrated, 0.0
+    if fitted is not None:
+        # much of that may be the profiler's doing: what the step is without it decides
+        step, gpu_ns = fitted.length(Edit()) / len(fitted.steps), fitted.fits[0].gpu_ns
+        if step - gpu_ns < GPU_BOUND * step:
+            return "gpu-bound"
     totals = {name: context.idle(*causes) for name, causes in _CLASSES.items()}
     if context.replay is not None and len(context.waits.call):
         # without its waits the host would have been ahead: their cost is not what they take
-        scale = window / max(1, context.replay.high - context.replay.low)
         waits = context.with_copies(context.waits.call)
-        saved = context.replay.saving(Edit(unblock=waits)) * scale
+        if fitted is not None:
+            # the share of the unprofiled step's idle time, as that of the trace's
+            scale = host_idle / max(1.0, fitted.length(Edit()) - len(fitted.steps) * gpu_ns)
+            saved = fitted.saving(Edit(unblock=waits)) * scale
+        else:
+            scale = window / max(1, context.replay.high - context.replay.low)
+            saved = context.replay.saving(Edit(unblock=waits)) * scale
         totals["sync-bound"] = max(totals["sync-bound"], int(saved))
     best = max(totals, key=lambda name: totals[name])
     return best if totals[best] >= CLEAR * host_idle else "mixed"

@@ -17,6 +17,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
 def render_markdown(diagnosis: Diagnosis) -> str:
     """The report as GitHub-flavoured markdown."""
     lines = [f"### {_text(s.headline(diagnosis))}", "", _text(s.described(diagnosis)), ""]
+    if measured := s.unprofiled_line(diagnosis):
+        lines += [_text(measured), ""]
     if verdict := s.verdict_line(diagnosis):
         lines += [f"**{_text(verdict)}**", ""]
     if cost := s.cost_line(diagnosis):
@@ -33,7 +35,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             lines += [f"GPU {_text(str(device.device))}: n/a, {_text(device.reason)}", ""]
             continue
         lines += [
-            f"| GPU {_text(str(device.device))} | time{per} | share | |",
+            f"| GPU {_text(str(device.device))} | time{per}{s.trace_part(diagnosis)} | share | |",
             "|---|--:|--:|---|",
         ]
         lines += [

@@ -65,7 +65,7 @@ def _report(diagnosis: Diagnosis, console: Console) -> None:
     if bad:
         console.print(Text(s.count_line(diagnosis)))
         return
-    for line in (s.verdict_line(diagnosis), s.cost_line(diagnosis)):
+    for line in (s.unprofiled_line(diagnosis), s.verdict_line(diagnosis), s.cost_line(diagnosis)):
         if line:
             console.print(Text(line))
     for device in diagnosis.devices:
@@ -97,7 +97,8 @@ def _device(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> No
     n = s.steps_in(diagnosis)
     per = " a step" if s.per_step(diagnosis) else ""
     gpu = f"GPU {printable(str(device.device))}"
-    title = f"Where the time of {gpu} went ({s.duration(device.window_ns / n)}{per})"
+    time = s.duration(device.window_ns / n)
+    title = f"Where the time of {gpu} went{s.trace_part(diagnosis)} ({time}{per})"
     console.print(Text(title, style="bold"))
     if device.reason is not None:
         console.print(Text(f"  n/a: {printable(device.reason)}"))
@@ -228,7 +229,7 @@ def _hint(diagnosis: Diagnosis) -> str:
             lines.append("Record with profile(..., with_stack=True) to see lines of your own code.")
     if found:
         lines.append(f"What to do about it: hostgap explain {found[0].code}")
-    elif not lines and diagnosis.trace.file != "stdin":
+    elif not lines and diagnosis.unprofiled is None and diagnosis.trace.file != "stdin":
         name = printable(shlex.quote(diagnosis.trace.file), 4096)
         lines.append(f"Every figure: hostgap analyze {name} --format json")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from hostgap.analysis.analyze import analyze
 from hostgap.analysis.examine import Options
 from hostgap.diagnosis.judge import Judging
 from hostgap.diagnosis.model import Finding
+from hostgap.profiling.measurement import SCHEMA, Environment, Estimate, Measurement, Timing
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import Trace
 from tests.analysis.build import Event, build, steps
@@ -40,6 +41,37 @@ def repeated(step: Callable[[int, int], Iterable[Event]], length: int, count: in
     starts = [1_000 + i * length for i in range(count)]
     events = [list(step(t, 1 + i * 1_000)) for i, t in enumerate(starts)]
     return build(steps(*starts), *events)
+
+
+def measurement(step_ns: float = 100_000.0, **figures: Any) -> Measurement:
+    """A measurement of a target's unprofiled step, as `hostgap profile` writes it."""
+    step = Estimate(median_ns=step_ns, low_ns=step_ns * 0.998, high_ns=step_ns * 1.002)
+    known: dict[str, Any] = {
+        "schema": SCHEMA,
+        "target": "decoder",
+        "options": {},
+        "status": "complete",
+        "problems": [],
+        "environment": Environment(
+            gpu="NVIDIA H200",
+            driver="580",
+            torch="2.11",
+            cuda="13.0",
+            python="3.12",
+            hostgap="0",
+            cpus=8,
+            sm_mhz=None,
+            memory_mhz=None,
+        ),
+        "timing": Timing(step=step, steps=30, blocks_ns=[step_ns]),
+        "span_ns": None,
+        "graphs": [],
+        "host": None,
+        "inflation": [],
+        "sites": [],
+        "passes": [],
+    }
+    return Measurement(**(known | figures))
 
 
 def sample(name: str) -> Trace:

@@ -1,0 +1,55 @@
+"""The diagnosis of a run directory: its trace, and what was measured without a profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hostgap.analysis.analyze import analyze
+from hostgap.analysis.examine import Options
+from hostgap.diagnosis.judge import Judging
+from hostgap.diagnosis.model import Diagnosis
+from hostgap.errors import TraceError
+from hostgap.profiling.measurement import Measurement
+from hostgap.profiling.rundir import NAME, read_measurement
+from hostgap.trace.load import load_trace
+
+
+def diagnose_run(
+    folder: Path,
+    options: Options | None = None,
+    judging: Judging | None = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Diagnosis:
+    """Diagnose what `hostgap profile` wrote: savings are those of the unprofiled step.
+
+    Args:
+        folder: the run directory.
+        options: the window, steps and device to look at.
+        judging: which rules to run and by what thresholds.
+        progress: called now and then with the number of bytes of the trace read so far.
+
+    Raises:
+        HostgapError: no measurement, another schema, no trace, or options that do not fit it.
+    """
+    measurement = read_measurement(folder)
+    trace = load_trace(run_trace(folder, measurement), progress=progress)
+    return analyze(trace, options, (judging or Judging()).of_run(measurement))
+
+
+def run_trace(folder: Path, measurement: Measurement) -> Path:
+    """The trace of a run directory to analyze: that with framework ops and without stacks.
+
+    Raises:
+        TraceError: there is none, or it lies outside the folder.
+    """
+    files = [one.file for one in measurement.passes if one.mode == "cpu+cuda"]
+    if not files:
+        raise TraceError(f"{folder / NAME}: no pass recorded CPU and CUDA", "profile it again")
+    path = folder / files[0]
+    if path.resolve().parent != folder.resolve():
+        raise TraceError(f"{folder / NAME}: names a trace outside its folder: {files[0]!r}")
+    if not path.is_file():
+        raise TraceError(f"{path}: the trace that {NAME} names is missing")
+    return path
