@@ -126,8 +126,9 @@ def command(
     spec = checked(TargetSpec(target=target, preset=preset, batch=batch, defects=defects or None))
     if not _has_cuda():
         click.echo("hostgap: no CUDA device here: `fix` measures on one.", err=True)
-        for report in _published_of(preset):
-            click.echo("What an H200 gave:", err=True)
+        known = _published_of(preset)
+        click.echo("What an H200 gave:" if known else "  see: hostgap doctor", err=True)
+        for report in known:
             _print(report)
         return EXIT_NO_DEVICE
 
@@ -177,8 +178,8 @@ def _climb(
         forced=bool(only),
         tokens=spec.batch if spec.kind == "decoder" else None,
     )
-    diagnoser = Diagnoser()
     with open_bench(spec, bench) as workers, doing() as progress:
+        diagnoser = Diagnoser(workers.welcome.environment)
         report = climb(
             workers,
             diagnoser.diagnose,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
 import warnings
@@ -122,14 +121,19 @@ def _clear_up(
     Raises:
         FixFailed: the device does not work any more.
     """
-    _failed.append(graph)
     index = device.index
-    # not allocating to the pool any more means that torch has ended it itself
-    with contextlib.suppress(RuntimeError):
+    try:
         torch._C._cuda_endAllocateToPool(index, pool)
+    except RuntimeError:  # torch has ended it itself
+        graph.reset()
+    else:
+        _failed.append(graph)
         torch._C._cuda_releasePool(index, pool)
     generator = torch.cuda.default_generators[index]
-    generator.graphsafe_set_state(generator.clone_state())  # the clone does not capture
+    try:
+        torch.rand(1, device=device)
+    except RuntimeError:  # it goes on as if captured, which a clone does not
+        generator.graphsafe_set_state(generator.clone_state())
     try:
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()

@@ -18,9 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hostgap.errors import HostgapError
 from hostgap.fixes.aside import asides
 from hostgap.fixes.warm import restart
 from hostgap.profiling.bench import Proof
+from hostgap.profiling.target import told
 from hostgap.profiling.workload import Workload, tensors
 
 STEPS = 32  # of a case, where nothing else is said
@@ -109,9 +111,21 @@ def prove(
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
 ) -> Proof:
-    """Run both and compare; see `record` for what they must be."""
+    """Run both and compare; see `record` for what they must be.
+
+    Raises:
+        TargetError: the reference raises. Where the variant does, that is why it is not equal.
+    """
     late = 0 if variant.reset is not None else int(variant.costs.get("warmup_steps", 0))
-    return compare(record(reference, steps + late), record(variant, steps), tolerance)
+    with told("the step raised"):
+        old = record(reference, steps + late)
+    try:
+        with told("it raised"):
+            new = record(variant, steps)
+    except HostgapError as error:
+        why = f"{error.message} {error.hint or ''}".strip()
+        return Proof(False, 0, 0, 0, 0, 0.0, tolerance, why)
+    return compare(old, new, tolerance)
 
 
 @dataclass(slots=True)

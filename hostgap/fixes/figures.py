@@ -16,14 +16,18 @@ def figures(traced: Traced, diagnosis: Diagnosis) -> Figures:
     steps = max(1, diagnosis.steps.count)
     per_step = diagnosis.steps.per_step
     step_ns = traced.timing.step.median_ns
-    kernels = active = None
+    kernels = active = utilization = None
     if device is not None:
         scale = _inflation(traced, diagnosis, device, steps)
         kernels = device.kernel_busy_ns / steps
+        utilization = min(1.0, kernels * scale / step_ns)
         active = min(1.0, device.active_ns / steps * scale / step_ns)
+    unprofiled = diagnosis.unprofiled
+    if unprofiled is not None and unprofiled.kernel_utilization is not None:
+        utilization = unprofiled.kernel_utilization
     return Figures(
         gpu_busy_ns=kernels,
-        kernel_utilization=None if kernels is None else min(1.0, kernels * scale / step_ns),
+        kernel_utilization=utilization,
         idle_share=None if active is None else 1.0 - active,
         launches=None if per_step is None else per_step.launches,
         graph_launches=None if per_step is None else per_step.graph_launches,

@@ -197,7 +197,8 @@ class _Climb:
                 known.append(candidate)
         if self.options.forced:
             order = list(self.fixes)
-            return sorted([*known, *unknown], key=lambda each: order.index(each.fixes[0].name))
+            known = sorted([*known, *unknown], key=lambda each: order.index(each.fixes[0].name))
+            return known or self._enabled(state)
         known.sort(key=lambda each: -(each.prediction.saving_ns or 0.0))
         return [*known, *unknown] or self._enabled(state)
 

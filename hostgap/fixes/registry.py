@@ -8,9 +8,10 @@ import inspect
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 
-from hostgap.errors import ConfigError
+from hostgap.errors import ConfigError, FixFailed, TargetError
 from hostgap.fixes.equality import tapped
 from hostgap.fixes.fix import Fix
+from hostgap.profiling.target import told
 from hostgap.profiling.workload import Workload
 
 
@@ -75,5 +76,9 @@ def apply_fixes(workload: Workload, names: Sequence[str]) -> Workload:
     for name in names:
         if name not in known:
             raise unknown_fix(name, known)
-        workload = known[name].apply(workload)
+        try:
+            with told(f"{name}: the step raised"):
+                workload = known[name].apply(workload)
+        except TargetError as error:  # it ran as it was, so it is the fix that it does not stand
+            raise FixFailed(error.message, error.hint) from error
     return workload

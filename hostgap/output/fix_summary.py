@@ -31,10 +31,7 @@ def headline(report: FixReport) -> str:
     after = kept[-1].step
     text = f"Step {duration(before.median_ns)} -> {duration(after.median_ns)}"
     if (overall := report.overall) is not None and overall.ratio > 0:
-        text += (
-            f": {speed(overall.ratio)} as fast "
-            f"({speed(overall.high)} to {speed(overall.low)}, timed in turn)"
-        )
+        text += f": {speed(overall.ratio)} as fast ({speed(overall.high)} to {speed(overall.low)})"
     return f"{text}, output equal."
 
 
@@ -61,7 +58,7 @@ def speed(ratio: float) -> str:
 def cells(rung: Rung) -> tuple[str, ...]:
     """A rung's figures under `COLUMNS`, "" where they were not measured."""
     figures = rung.figures
-    step = "" if rung.step is None else f"{rung.step.median_ns / 1e6:.3g}"
+    step = "" if rung.step is None else _ms(rung.step.median_ns)
     against = "" if rung.against is None else speed(rung.against.ratio)
     if figures is None:
         return (step, against, "", "", "", "", "")
@@ -72,12 +69,17 @@ def cells(rung: Rung) -> tuple[str, ...]:
     return (
         step,
         against,
-        "" if busy is None else f"{busy / 1e6:.3g}",
+        "" if busy is None else _ms(busy),
         "" if util is None else percent(util, 1),
         launches,
         _count(figures.syncs),
         _count(figures.copies),
     )
+
+
+def _ms(ns: float) -> str:
+    """Milliseconds with three significant figures: 22.0, 0.901."""
+    return f"{ns / 1e6:#.3g}".rstrip(".")
 
 
 def _count(value: float | None) -> str:
@@ -88,7 +90,8 @@ def _count(value: float | None) -> str:
 
 def verdict(rung: Rung) -> str:
     """`kept: 8.1x as fast, output equal`."""
-    return f"{STATUS[rung.status]}: {printable(rung.why)}" if rung.why else STATUS[rung.status]
+    why = printable(rung.why.removeprefix(f"{rung.name}: "), 500)
+    return f"{STATUS[rung.status]}: {why}" if why else STATUS[rung.status]
 
 
 def details(rung: Rung) -> list[str]:
@@ -97,10 +100,10 @@ def details(rung: Rung) -> list[str]:
     predicted, measured = rung.predicted_saving_ns, rung.measured_saving_ns
     saved = []
     if predicted is not None:
-        saved.append(f"predicted to save {duration(predicted)} a step as traced")
+        saved.append(f"predicted to save {duration(predicted)} a step")
     if measured is not None:
         word = "saved" if measured >= 0 else "lost"
-        saved.append(f"{word} {duration(abs(measured))} unprofiled")
+        saved.append(f"{word} {duration(abs(measured))}")
     if saved:
         lines.append(", ".join(saved))
     if rung.tokens_per_second is not None:

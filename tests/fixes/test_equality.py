@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import Tensor
 
+from hostgap.errors import TargetError
 from hostgap.fixes.aside import Aside
 from hostgap.fixes.equality import Case, compare, prove
 from hostgap.fixes.kernels import kernel_difference
@@ -211,6 +212,20 @@ def test_no_output_is_no_proof() -> None:
     assert compare(of((), ()), of((), ()), 0.02).why == (
         "the step has no output that could be compared"
     )
+
+
+def test_a_variant_that_raises_is_not_equal_and_a_reference_that_does_is_an_error() -> None:
+    def raises(made: Workload, _: Loop) -> Workload:
+        def body(fed: Tensor) -> Any:
+            raise IndexError("no such expert")
+
+        return replace(made, body=body)
+
+    proof = proof_of(raises)
+    assert (proof.why or "").startswith("it raised: IndexError: no such expert in body at ")
+    broken = raises(workload()[0], Loop())
+    with pytest.raises(TargetError, match="the step raised: IndexError"):
+        prove(broken, workload()[0])
 
 
 def test_outputs_as_dicts_and_closures() -> None:

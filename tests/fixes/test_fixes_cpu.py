@@ -169,6 +169,15 @@ def test_graphs_need_a_gpu(name: str) -> None:
         load_fixes()[name].apply(workload()[0])
 
 
+def test_whatever_a_step_raises_while_a_fix_is_applied_is_a_fix_that_failed() -> None:
+    def body(fed: Tensor) -> None:
+        raise KeyError("expert")
+
+    made = Workload(body=body, feed=lambda: (torch.ones(1),), deliver=lambda: None, device="cpu")
+    with pytest.raises(FixFailed, match="async-output: the step raised: KeyError"):
+        apply_fixes(made, ["async-output"])
+
+
 def test_gc_stays_out_of_the_step_and_is_as_it_was_between_steps() -> None:
     collected: list[str] = []
     inside = False
@@ -377,3 +386,10 @@ def test_the_decoder_with_asynchronous_input_and_output() -> None:
     proof = prove(apply_fixes(make(), ()), fixed, steps=16)
     assert proof.why is None
     assert proof.steps == 4 * 16
+
+
+def test_the_documentation_names_every_fix() -> None:
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs" / "fixes.md").read_text(encoding="utf-8")
+    assert not [name for name in load_fixes() if f"`{name}`" not in page]

@@ -225,6 +225,8 @@ def test_findings_that_overlap_predict_no_more_than_all_of_them_together() -> No
         residual_ns=0,
         combined_saving_ns=6 * MS * STEPS,
         combined_saving_low_ns=0,
+        misfit_ns=None,
+        host_rate=None,
     )
     prediction = both.applies_to(msgspec.structs.replace(found, whatif=whatif))
     assert prediction is not None
