@@ -181,9 +181,21 @@ class LayerCache(nn.Module):
         self.values.scatter_(2, slots, value)
 
 
-def visible_slots(positions: Tensor, slots: int) -> Tensor:
-    """Which slots a token at a position may look at: [B, T] -> bool [B, 1, T, S]."""
-    return torch.arange(slots, device=positions.device) <= positions[:, None, :, None]
+def slot_mask(positions: Tensor, slots: int, dtype: torch.dtype) -> Tensor:
+    """What is added to scores: 0 for a slot that a token may look at, -inf for a later one.
+
+    Not a boolean mask: cuDNN's kernel adds, and every layer would convert it anew.
+
+    Args:
+        positions: [B, T] int64.
+        slots: S.
+        dtype: of the scores.
+
+    Returns:
+        [B, 1, T, S].
+    """
+    hidden = torch.arange(slots, device=positions.device) > positions[:, None, :, None]
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, -math.inf)
 
 
 def attend_unfused(query: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
@@ -195,8 +207,7 @@ def attend_unfused(query: Tensor, keys: Tensor, values: Tensor, positions: Tenso
     keys = keys.repeat_interleave(group, dim=1)  # [B, H, S, D]
     values = values.repeat_interleave(group, dim=1)  # [B, H, S, D]
     scores = query @ keys.transpose(-2, -1) / math.sqrt(query.shape[-1])  # [B, H, T, S]
-    hidden = torch.arange(keys.shape[2], device=query.device) > positions[:, None, :, None]
-    mask = torch.zeros_like(hidden, dtype=query.dtype).masked_fill(hidden, -math.inf)
+    mask = slot_mask(positions, keys.shape[2], query.dtype)
     weights = torch.softmax(scores + mask, dim=-1, dtype=torch.float32).to(query.dtype)
     return weights @ values
 
@@ -240,7 +251,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """x [B, T, E] at positions [B, T] -> [B, T, E]; writes T slots of the cache.
 
-        `mask` is `visible_slots` of the positions, for a caller who has it already.
+        `mask` is `slot_mask` of the positions, for a caller who has it already.
         """
         batch, length, _ = x.shape
         heads = (batch, length, -1, self.head_dim)
@@ -255,7 +266,7 @@ class Attention(nn.Module):
             mixed = attend_unfused(query, cache.keys, cache.values, positions)
         else:
             if mask is None:
-                mask = visible_slots(positions, cache.keys.shape[2])
+                mask = slot_mask(positions, cache.keys.shape[2], x.dtype)
             mixed = functional.scaled_dot_product_attention(
                 query, cache.keys, cache.values, attn_mask=mask, enable_gqa=True
             )
@@ -338,7 +349,8 @@ class Decoder(nn.Module):
         A position must be less than `max_seq_len`.
         """
         x = self.embed(tokens)
-        mask = visible_slots(positions, self.config.max_seq_len) if self.masks_once else None
+        slots = self.config.max_seq_len
+        mask = slot_mask(positions, slots, x.dtype) if self.masks_once else None
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, positions, cache, mask)
         logits: Tensor = self.lm_head(self.norm(x))

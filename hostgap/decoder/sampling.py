@@ -67,11 +67,13 @@ def gumbel_noise(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
     Returns:
         [B, V] float32.
     """
-    batch, device = positions.shape[0], positions.device
+    rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
+    tokens = torch.arange(vocab_size, device=positions.device)
     key = mix(mix(seed & _MASK) ^ ((seed >> 32) & _MASK))
-    rows = torch.arange(batch, device=device)[:, None]
-    keys = mix(mix(rows ^ key) ^ positions)  # [B, 1]
-    bits = mix(keys ^ mix(torch.arange(vocab_size, device=device)))  # [B, V], 32 of them
+    # Numbers loaded from memory come first: where a compiler holds an index in 32 bits, what is
+    # computed from it alone would overflow.
+    keys = mix(mix(positions ^ key) ^ rows)  # [B, 1]
+    bits = mix((mix(keys ^ tokens) + keys) & _MASK)  # [B, V], 32 of them
     # 23 bits and a half: exact in float32, and never 0 or 1, whose logarithms are of no use.
     uniform = ((bits >> 9).float() + 0.5) * 2.0**-23
     return -torch.log(-torch.log(uniform))
