@@ -7,7 +7,7 @@ body reads its slot by a counter on the device, so that this is captured and com
 has no inputs left to copy.
 
 ## When it applies
-Each step begins with a blocking upload (HG104, HG109, HG110, HG503).
+Each step begins with a blocking upload (HG104, HG109, HG503, HG601, HG602).
 
 ## What it costs
 Two slots of pinned memory (`pinned_mib`, at most 256 MiB for all fixes of a workload) and of device
@@ -38,7 +38,7 @@ class AsyncInput(Fix):
 
     name = "async-input"
     title = "Upload the next step's inputs beside this step, through pinned memory"
-    codes = ("HG104", "HG109", "HG110", "HG503", "HG601", "HG602")
+    codes = ("HG104", "HG109", "HG503", "HG601", "HG602")
     stage = Stage.INPUT
     rank = 42
 

@@ -7,7 +7,7 @@ and the host hands it to `deliver` one step late, in order; `flush` delivers the
 used again only after the host has seen its copy done.
 
 ## When it applies
-Each step ends in a blocking download (HG101, HG102, HG109, HG604).
+Each step ends in a blocking download (HG102, HG109, HG601, HG602, HG604).
 
 ## What it costs
 A copy on the device per output, two slots of pinned memory (`pinned_mib`, at most 256 MiB for all
@@ -38,7 +38,7 @@ class AsyncOutput(Fix):
 
     name = "async-output"
     title = "Download the output beside the next step, through pinned memory"
-    codes = ("HG101", "HG102", "HG109", "HG601", "HG602", "HG604")
+    codes = ("HG102", "HG109", "HG601", "HG602", "HG604")
     stage = Stage.OUTPUT
     rank = 41
 

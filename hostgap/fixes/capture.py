@@ -115,8 +115,9 @@ def _clear_up(
 ) -> None:
     """End a failed capture wherever torch keeps one, and see whether the device still works.
 
-    `CUDAGraph.capture_end` raises before it has told the allocator and the random generator, both
-    of which would go on as if captured.
+    Up to torch 2.11 `CUDAGraph.capture_end` raises before it has told the allocator and the random
+    generator, both of which go on as if captured; later ones tell the allocator, and keep what the
+    pool holds until the process ends.
 
     Raises:
         FixFailed: the device does not work any more.

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from hostgap.errors import HostgapError
-from hostgap.fixes.aside import asides
 from hostgap.fixes.warm import restart
+from hostgap.profiling.aside import asides
 from hostgap.profiling.bench import Proof
 from hostgap.profiling.target import told
 from hostgap.profiling.workload import Workload, tensors

@@ -25,6 +25,7 @@ from hostgap.profiling.bench import Bench, Comparison, Traced, Variant
 
 SMALL_GAIN = 0.9  # a ratio above it is measured again, the other way round, before it is believed
 MOST_TRIES = 5  # of one fix
+_HOST = ("HG1", "HG4", "HG5", "HG6")  # findings of waits and of what the host does
 
 Kernels = Callable[[Traced], dict[str, float]]
 
@@ -74,7 +75,7 @@ class _State:
     tries: dict[str, int] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)  # could not be applied to the current variant
     refused: dict[str, str] = field(default_factory=dict)  # tried on the current one, or unequal
-    together: bool = False  # enablers were tried with what they enable
+    together: bool = False  # all that is left was tried at once
 
 
 def climb(
@@ -198,9 +199,9 @@ class _Climb:
         if self.options.forced:
             order = list(self.fixes)
             known = sorted([*known, *unknown], key=lambda each: order.index(each.fixes[0].name))
-            return known or self._enabled(state)
+            return known or self._together(state)
         known.sort(key=lambda each: -(each.prediction.saving_ns or 0.0))
-        return [*known, *unknown] or self._enabled(state)
+        return [*known, *unknown] or self._together(state)
 
     def _predicted(self, fix: Fix, state: _State) -> Prediction | None:
         prediction = fix.applies_to(state.diagnosis)
@@ -213,30 +214,31 @@ class _Climb:
             prediction = Prediction(None, ())
         return prediction
 
-    def _enabled(self, state: _State) -> list[_Candidate]:
-        """A capture that failed, with all that may have stood in its way undone at once.
+    def _together(self, state: _State) -> list[_Candidate]:
+        """Once for each step that is reached: all that the host waits for undone at once.
 
-        What the step waits for may cost nothing while launching takes longer, so that no prediction
-        speaks for undoing it; it is the capture that needs it.
+        Of two waits in a step, taking one away saves nothing while the other stands, and one that
+        costs nothing while launching takes longer may be what forbids a capture: so a capture that
+        failed is among them.
         """
-        failed = [fix for fix in self.fixes.values() if fix.captures and fix.name in state.blocked]
-        if state.together or not failed:
+        if state.together:
             return []
         state.together = True
+        found = {finding.code for finding in state.diagnosis.findings}
         variant, used = state.current, []
         for fix in self.fixes.values():
-            enables = any(code[:3] in ("HG1", "HG4") for code in fix.codes)
             wrong = state.tries.get(fix.name, 0) >= MOST_TRIES
-            if not enables or wrong or fix.captures or not state.seen & set(fix.codes):
+            waits = any(code.startswith(_HOST) for code in found & set(fix.codes))
+            if not waits or wrong or fix.execution or fix.name in state.blocked:
                 continue
             if (with_it := fix.on(variant, self.fixes)) is not None:
                 variant = with_it
                 used.append(fix)
-        whole = failed[0].on(variant, self.fixes)
-        if not used or whole is None:
-            return []
-        prediction = failed[0].applies_to(state.diagnosis) or Prediction(None, ())
-        return [_Candidate([*used, failed[0]], whole, prediction)]
+        failed = [fix for fix in self.fixes.values() if fix.captures and fix.name in state.blocked]
+        if failed and used and (with_it := failed[0].on(variant, self.fixes)) is not None:
+            variant = with_it
+            used.append(failed[0])
+        return [_Candidate(used, variant, Prediction(None, ()))] if len(used) > 1 else []
 
     def _try(self, candidate: _Candidate, state: _State) -> None:
         name = candidate.name

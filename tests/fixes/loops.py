@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hostgap.fixes.aside import Aside
+from hostgap.profiling.aside import Aside
 from hostgap.profiling.workload import Workload
 
 WORDS, SIZE, ROOM, CASES = 61, 32, 40, 3

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from hostgap.errors import TargetError
-from hostgap.fixes.aside import Aside
 from hostgap.fixes.equality import Case, compare, prove
 from hostgap.fixes.kernels import kernel_difference
 from hostgap.fixes.registry import apply_fixes
 from hostgap.fixes.warm import warm_up
+from hostgap.profiling.aside import Aside
 from hostgap.profiling.workload import Workload
 from tests.fixes.loops import Loop, workload
 

@@ -75,7 +75,8 @@ def test_layers_are_replayed_and_left_as_they_were() -> None:
     made, host = workload(device="cuda")
     fixed = CudaGraphRegions().apply(made)
     assert fixed.costs["graphs"] == 3
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         fixed.step()
         torch.cuda.synchronize()
     assert sum("GraphLaunch" in event.name for event in profile.events()) == 3

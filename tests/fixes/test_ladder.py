@@ -145,6 +145,20 @@ def test_what_costs_nothing_itself_is_undone_for_the_capture_it_stands_in_the_wa
     assert set(report.best.fixes) == {"no-read", "cuda-graph"}
 
 
+def test_two_waits_are_undone_together_where_either_alone_saves_nothing() -> None:
+    other = Sim("async-output", ("HG102",), execution=0)
+
+    def times(v: Variant) -> tuple[float, float]:
+        return (1.0 if len(v.fixes) == 2 else 5.0) * MS, 2.0 * MS
+
+    found: dict[str, float | None] = {"HG101": 0.0, "HG102": 0.0}
+    machine = Machine(times, lambda v: {} if len(v.fixes) == 2 else found, infos=tuple(found))
+    for forced in (False, True):
+        report = run(machine, READ, other, forced=forced)
+        alone = [("no-read", "rolled-back"), ("async-output", "rolled-back")] if forced else []
+        assert statuses(report)[1:] == [*alone, ("no-read + async-output", "kept")]
+
+
 def test_a_capture_that_nothing_makes_possible_ends_the_climb() -> None:
     machine = Machine(launch_bound, launch_findings, fails=lambda v: "never" if v.fixes else None)
     report = run(machine, GRAPH, READ)
