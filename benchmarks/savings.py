@@ -25,7 +25,7 @@ import click
 import msgspec
 
 Fault = Callable[[], object]
-WARMUP, STEPS, REPEATS, TRACED = 10, 40, 10, 6
+WARMUP, STEPS, REPEATS, TRACED = 10, 30, 8, 6
 HOST_WORK_S = 1e-3
 NOTHING = 0.01  # of the step: what a fault that costs nothing may be predicted to save
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hostgap.analysis.analyze import analyze
     from hostgap.analysis.examine import Analysis, Options, examine
     from hostgap.diagnosis.model import Diagnosis
+    from hostgap.profiling.aside import Aside
     from hostgap.profiling.marks import step
     from hostgap.profiling.workload import Workload
     from hostgap.trace.load import load_trace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Analysis",
+    "Aside",
     "Diagnosis",
     "HostgapError",
     "Options",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Aside": "hostgap.profiling.aside",
     "Analysis": "hostgap.analysis.examine",
     "Options": "hostgap.analysis.examine",
     "analyze": "hostgap.analysis.analyze",

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "attach": "Trace a running vLLM or SGLang server and diagnose it.",
     "explain": "Explain a rule or a code.",
     "doctor": "Check what this machine has for profiling.",
+    "fix": "Apply fixes, and keep those that help and change nothing.",
     "profile": "Measure a step and say where its GPU waits.",
     "redact": "Remove names, paths and environment from a trace.",
     "rules": "List the rules.",
@@ -34,6 +35,7 @@ COMMANDS: dict[str, str] = {
 CONFIGURED = {"analyze"}  # commands whose options a configuration file may set
 
 VARIABLES = {
+    "HOSTGAP_API_KEY",
     "HOSTGAP_DEBUG",
     "HOSTGAP_DEVICE",
     "HOSTGAP_FAIL_ON",

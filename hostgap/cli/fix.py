@@ -171,6 +171,8 @@ def _climb(
             "give a step function instead: file.py:callable",
         )
     fixes = chosen(load_fixes(), only, skip)
+    if spec.kind != "decoder":
+        fixes = {name: fix for name, fix in fixes.items() if not fix.of_decoder}
     options = ClimbOptions(
         tolerance=bench.tolerance,
         max_seconds=time_limit,

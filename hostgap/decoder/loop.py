@@ -8,6 +8,7 @@ from torch import Tensor
 from hostgap.decoder.generate import GreedyDecoder
 from hostgap.decoder.model import Decoder
 from hostgap.decoder.sampling import Sampling, choose
+from hostgap.profiling.aside import Aside
 
 EOS = 2
 
@@ -61,7 +62,15 @@ class DecodeLoop(GreedyDecoder):
         self.lengths.zero_()
         return logits
 
-    def forward(self, forced: Tensor) -> Tensor:
+    def decide(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [B, V] after tokens [B, 1] at positions [B, 1], and what is chosen, [B, 1].
+
+        An instance may have another function in its place, of the same arguments and results.
+        """
+        logits: Tensor = self.model(tokens, positions, self.caches)[:, -1]
+        return logits, choose(logits, positions, self.sampling)
+
+    def forward(self, forced: Tensor) -> tuple[Tensor, Aside]:
         """One step.
 
         Args:
@@ -69,13 +78,13 @@ class DecodeLoop(GreedyDecoder):
                 accepted, a prompt goes on), or -1 where the model chooses.
 
         Returns:
-            The rows' new tokens, [B] int64.
+            The rows' new tokens, [B] int64, and the logits [B, V] behind them, which stay on the
+            device: a proof of equality looks at them.
         """
         # Not a decorator: dynamo counts recompilations by code object, and all functions under
         # torch's decorators share one.
         with torch.no_grad():
-            logits: Tensor = self.model(self.tokens, self.positions, self.caches)
-            chosen = choose(logits[:, -1], self.positions, self.sampling)
+            last, chosen = self.decide(self.tokens, self.positions)
             chosen = torch.where(forced[:, None] >= 0, forced[:, None], chosen)
             following = self.positions + 1
             self.tokens.copy_(chosen)
@@ -86,4 +95,4 @@ class DecodeLoop(GreedyDecoder):
             self.finished.logical_or_(chosen[:, 0] == EOS)
             if self.counts:
                 self.lengths.add_(torch.where(self.finished, 0, 1))
-            return chosen[:, 0]
+            return chosen[:, 0], Aside(last)

@@ -19,6 +19,7 @@ from hostgap.decoder.loop import EOS, DecodeLoop
 from hostgap.decoder.model import Decoder
 from hostgap.decoder.sampling import Sampling
 from hostgap.errors import ConfigError, TargetError
+from hostgap.profiling.aside import Aside
 from hostgap.profiling.workload import Workload
 
 # Prompts as parts of the cache: short and long, none of a round length.
@@ -101,8 +102,9 @@ class Server:
             host_defects.positions_on_host(self.loop.positions, position)
         self.steps += 1
 
-    def after(self, tokens: Tensor) -> None:
+    def after(self, output: tuple[Tensor, Aside]) -> None:
         """What the host does once a step is ordered: all of it defects."""
+        tokens, _ = output
         if "eos_read" in self.defects:
             for row in host_defects.eos_read(tokens, EOS):
                 self.finished[row] = True

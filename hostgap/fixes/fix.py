@@ -59,6 +59,7 @@ class Fix(ABC):
             predict; so it is worth a try wherever its findings were seen, even as harmless.
         rank: where predictions say nothing, lower ones are tried first.
         defect: of the target's own, which it undoes.
+        of_decoder: it knows the built-in decoder, and can do nothing for another target.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Fix(ABC):
     speeds_kernels: bool = False
     rank: ClassVar[int] = 50
     defect: str | None = None
+    of_decoder: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, workload: Workload) -> Workload:

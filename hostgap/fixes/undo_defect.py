@@ -45,6 +45,7 @@ class UndoDefect(Fix):
     """One defect of the built-in decoder undone."""
 
     stage = Stage.TARGET
+    of_decoder = True
     rank = 25  # after capturing, and before compiling, which takes long
 
     def __init__(self, defect: str) -> None:

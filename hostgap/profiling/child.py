@@ -21,6 +21,7 @@ from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Built, Comparison, Proof, Variant
 from hostgap.profiling.loop import Driver, Pass, run_script
 from hostgap.profiling.target import Target, TargetSpec, load_target
+from hostgap.profiling.workload import Workload
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class Session:
         self._spec = TargetSpec()
         self._target: Target | None = None
         self._built: dict[Variant, Driver] = {}
+        self._stepped: set[Variant] = set()  # of those that are built
 
     def handle(self, request: r.Request) -> Any:
         """Do what a request asks; the answer is whatever its docstring says."""
@@ -99,16 +101,19 @@ class Session:
 
     def _driver(self, variant: Variant) -> Driver:
         if variant not in self._built:
-            from hostgap.fixes.registry import apply_fixes
-
-            assert self._target is not None
-            workload = apply_fixes(self._target.build(variant.defects), variant.fixes)
-            self._built[variant] = Driver(workload, self._spec.target)
+            self._built[variant] = Driver(self._build(variant), self._spec.target)
         return self._built[variant]
+
+    def _build(self, variant: Variant) -> Workload:
+        from hostgap.fixes.registry import apply_fixes
+
+        assert self._target is not None
+        return apply_fixes(self._target.build(variant.defects), variant.fixes)
 
     def _run(self, variant: Variant, measured: Pass[T]) -> T:
         if self._target is None:
             return run_script(self._spec, measured)
+        self._stepped.add(variant)
         return self._driver(variant).run(measured)
 
     def _compare(
@@ -117,18 +122,24 @@ class Session:
         from hostgap.profiling.passes import block_steps, compare, settle
 
         drivers = self._driver(old), self._driver(new)
+        self._stepped |= {old, new}
         slower_ns = max(driver.run(settle(warmup)) for driver in drivers)
         return compare(*drivers, block_steps(steps, slower_ns), repeats)
 
     def _prove(self, reference: Variant, variant: Variant, steps: int, tolerance: float) -> Proof:
         from hostgap.fixes.equality import prove
 
-        return prove(
-            self._driver(reference).workload,
-            self._driver(variant).workload,
-            steps=steps,
-            tolerance=tolerance,
-        )
+        new = self._fresh(variant)
+        old = self._fresh(reference)
+        return prove(old, new, steps=steps, tolerance=tolerance)
+
+    def _fresh(self, variant: Variant) -> Workload:
+        """A workload that stands at its beginning, or can be made to."""
+        workload = self._driver(variant).workload
+        if variant in self._stepped and workload.reset is None:
+            workload = self._build(variant)
+        self._stepped.add(variant)
+        return workload
 
     def _drop(self, variant: Variant) -> None:
         import gc
@@ -136,6 +147,7 @@ class Session:
         import torch
 
         self._built.pop(variant, None)
+        self._stepped.discard(variant)
         gc.collect()
         torch.cuda.empty_cache()
 

@@ -21,10 +21,12 @@ class Workload:
 
     Attributes:
         body: orders the GPU's work: device tensors in (what `feed` gave, uploaded), an output
-            (a tensor, a tuple of tensors, or None) out. What is compiled and captured.
+            (a tensor, a tuple of tensors, or None) out. What is compiled and captured. What of its
+            output stays on the device is wrapped in `hostgap.Aside`.
         feed: the host's inputs of the next step: a tuple of CPU tensors, of the same shapes and
             dtypes each time.
-        deliver: takes the step's output as CPU tensors, in the order of the steps.
+        deliver: takes the step's output (without what is put aside) as CPU tensors, in the order
+            of the steps.
         before, after: host work around the body that is neither captured nor compiled; `after`
             gets the body's output, on the device.
         reset: begins case `i` anew, so that the same steps give the same outputs. Without it a

@@ -61,7 +61,7 @@ def outcome(workload: Workload, server: Server, cases: range, n_steps: int) -> l
     for case in cases:
         assert workload.reset is not None
         workload.reset(case)
-        steps = torch.stack([workload.step().clone() for _ in range(n_steps)])
+        steps = torch.stack([workload.step()[0].clone() for _ in range(n_steps)])
         outcomes.append(
             {
                 "tokens": steps.tolist(),
@@ -106,7 +106,7 @@ def test_the_loop_decodes_what_the_decoder_decodes() -> None:
     prompt = prompt_of(0, 2, 6, model.config.vocab_size)
     loop.prefill(prompt)
     tokens = [loop.tokens[:, 0].clone()]
-    tokens += [loop(torch.full((2,), -1)) for _ in range(20)]
+    tokens += [loop(torch.full((2,), -1))[0] for _ in range(20)]
     decoded = GreedyDecoder(model, 2, SAMPLING).generate(prompt, 21)
     assert torch.equal(torch.stack(tokens, dim=1), decoded)
     assert torch.equal(loop.history[:, 6:27], decoded)
@@ -120,11 +120,11 @@ def test_forced_tokens_are_taken_and_change_what_follows() -> None:
     for loop in (free, forced):
         loop.prefill(prompt_of(0, 2, 6, model.config.vocab_size))
         loop(none)
-    chosen = free(none)
+    chosen, _ = free(none)
     other = (chosen + 1) % model.config.vocab_size
     said = torch.tensor([-1, int(other[1])])
-    assert torch.equal(forced(said), torch.tensor([int(chosen[0]), int(other[1])]))
-    following = [(free(none), forced(none)) for _ in range(4)]
+    assert torch.equal(forced(said)[0], torch.tensor([int(chosen[0]), int(other[1])]))
+    following = [(free(none)[0], forced(none)[0]) for _ in range(4)]
     assert all(torch.equal(one[0], two[0]) for one, two in following)
     assert not all(torch.equal(one[1], two[1]) for one, two in following)
 
@@ -132,7 +132,7 @@ def test_forced_tokens_are_taken_and_change_what_follows() -> None:
 def test_token_0_can_be_forced() -> None:
     loop = DecodeLoop(model_with("tiny", frozenset()), 1)
     loop.prefill(torch.ones(1, 3, dtype=torch.int64))
-    assert loop(torch.tensor([0])).tolist() == [0]
+    assert loop(torch.tensor([0]))[0].tolist() == [0]
 
 
 def test_a_script_speaks_sometimes_and_ends_a_row() -> None:
@@ -168,9 +168,10 @@ def test_what_a_step_takes_and_gives_stays_the_same() -> None:
     assert {(one[0].shape, one[0].dtype, one[0].device.type) for one in fed} == {
         ((3,), torch.int64, "cpu")
     }
-    output = workload.step()
-    assert output.shape == (3,)
-    assert output.dtype == torch.int64
+    tokens, logits = workload.step()
+    assert tokens.shape == (3,)
+    assert tokens.dtype == torch.int64
+    assert logits.tensor.shape == (3, server.loop.model.config.vocab_size)
 
 
 @pytest.mark.parametrize("defects", [(), defects_of("tiny")], ids=["clean", "all"])
@@ -199,7 +200,7 @@ def test_feeding_one_step_ahead_is_allowed_to_the_end() -> None:
 def test_the_host_keeps_so_many_tokens_and_no_more() -> None:
     workload = decoder_workload(model_with("tiny", frozenset()), 1, steps_kept=4)
     server = workload.deliver.__self__  # type: ignore[union-attr]
-    tokens = [workload.step().tolist() for _ in range(9)]
+    tokens = [workload.step()[0].tolist() for _ in range(9)]
     assert [kept.tolist() for kept in server.delivered] == tokens[-4:]
 
 
