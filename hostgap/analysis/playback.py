@@ -160,7 +160,9 @@ class Playback:
         prior_end = np.where(before >= 0, end[before], self.low)
         call_start, call_end = np.full((2, len(start)), _NEVER, np.int64)
         call_start[known], call_end[known] = self.start[at[known]], self.end[at[known]]
-        late = known & (call_end >= prior_end)
+        # a copy of pageable memory returns once it is done: whether it was queued, its start says
+        holds = self._pageable()[at] if len(self.calls) else known
+        late = known & (np.where(holds, call_start, call_end) >= prior_end)
         lead, gap = start - call_start, start - prior_end
         # an orphan runs after the unit before it, whoever launched that
         owner = np.where(known, at, -1)

@@ -54,9 +54,9 @@ class Names(click.ParamType[list[str]]):
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0, max=1),
-    default=0.02,
+    default=0.05,
     show_default=True,
-    help="Of floating-point outputs, relative to their largest value.",
+    help="Of floating-point outputs: norm of the difference by their norm.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be tried, and apply nothing.")
 @click.option(

@@ -2,11 +2,12 @@
 
 Both run on their own first, as fast as they can, so that a race or a stale buffer shows, and are
 compared afterwards. Integers (tokens) must agree bit for bit, floating-point outputs within a
-tolerance relative to their largest value, and what reached the host must be the same, in order.
+tolerance, and what reached the host must be the same, in order.
 
 Fusing kernels changes rounding, so a token may differ where the two best logits are as good as
-equal. That is accepted only where the step's output holds the logits too and shows it, and the case
-is compared no further: what follows another token is another text.
+equal. That is accepted only where the step's output holds the logits too, those agree within the
+tolerance, and each token is the best of its own. The case is compared no further then: what follows
+another token is another text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from hostgap.profiling.target import told
 from hostgap.profiling.workload import Workload, tensors
 
 STEPS = 32  # of a case, where nothing else is said
-TOLERANCE = 0.02  # bf16 has 8 bits: an error of 0.4 % per operation, over many layers
+# Of norms. bf16 has 8 bits: 0.4 % per operation, and over 16 to 36 layers the plain model itself is
+# 1 to 3 % from what float32 gives; a wrong mask or position is off by as much as the output.
+TOLERANCE = 0.05
+OUTLIERS = 2  # times the tolerance, of the largest value: what a single element may be off by
 LEAST_SHARE = 0.25  # of the planned steps that must have been compared
 
 
@@ -203,7 +207,7 @@ def _outputs(at: str, old: tuple[Tensor, ...], new: tuple[Tensor, ...], tally: _
         elif before.is_floating_point() or before.is_complex():
             _floats(name, before, after, tally)
         else:
-            tie |= _integers(name, before, after, old, tally)
+            tie |= _integers(name, before, after, (old, new), tally)
         if tally.why is not None:
             return False
     return tie
@@ -227,56 +231,58 @@ def _floats(name: str, before: Tensor, after: Tensor, tally: _Tally) -> None:
         old, new = old[~old.isinf()], new[~new.isinf()]
         if not old.numel():
             return
-    largest = float(old.abs().max())
-    difference = float((old - new).abs().max()) / (largest or 1.0)
+    error = (old - new).abs()
+    norm, largest = float(old.norm()) or 1.0, float(old.abs().max()) or 1.0
+    difference, outlier = float(error.norm()) / norm, float(error.max()) / largest
     tally.largest = max(tally.largest, difference)
     if difference > tally.tolerance:
+        tally.why = f"{name}: differs by {difference:.2g} of its norm, {tally.tolerance:g} allowed"
+    elif outlier > OUTLIERS * tally.tolerance:
         tally.why = (
-            f"{name}: differs by {difference:.2g} of its largest value, "
-            f"{tally.tolerance:g} is allowed"
+            f"{name}: one value differs by {outlier:.2g} of the largest, "
+            f"{OUTLIERS * tally.tolerance:g} allowed"
         )
 
 
+Outputs = tuple[Tensor, ...]
+
+
 def _integers(
-    name: str, before: Tensor, after: Tensor, outputs: tuple[Tensor, ...], tally: _Tally
+    name: str, before: Tensor, after: Tensor, outputs: tuple[Outputs, Outputs], tally: _Tally
 ) -> bool:
     same = before == after
     tally.compared += before.numel()
     tally.exact += int(same.sum())
     if bool(same.all()):
         return False
-    if _near_tie(before, after, outputs, tally.tolerance):
-        return True
+    old, new = outputs
+    if any(
+        _chosen(before, of_old, ~same) and _chosen(after, of_new, ~same)
+        for of_old, of_new in zip(old, new, strict=True)
+    ):
+        return True  # how far the two may be apart, the comparison of the logits says
     where = tuple((~same).nonzero()[0].tolist())
-    old, new = before[where].item(), after[where].item()
     many = int((~same).sum())
     more = f" ({many} of {before.numel()} differ)" if many > 1 else ""
-    tally.why = f"{name}: {new} instead of {old}{more}"
+    tally.why = f"{name}: {after[where].item()} instead of {before[where].item()}{more}"
     return False
 
 
-def _near_tie(before: Tensor, after: Tensor, outputs: tuple[Tensor, ...], tolerance: float) -> bool:
-    """Whether integers are indices into logits of the same output whose values are nearly equal.
+def _chosen(tokens: Tensor, logits: Tensor, which: Tensor) -> bool:
+    """Whether integers (those of the mask `which`) are the indices of the largest logits.
 
-    Logits are a floating-point output of the integers' shape with one dimension more, or with that
-    in place of a last one of 1.
+    Logits are floating-point, of the integers' shape with one dimension more, or with that in
+    place of a last one of 1.
     """
-    for logits in outputs:
-        if not logits.is_floating_point():
-            continue
-        rows = logits.reshape(-1, logits.shape[-1]).double() if logits.dim() else logits
-        if logits.dim() < 1 or rows.shape[0] != before.numel():
-            continue
-        old, new = before.reshape(-1, 1).long(), after.reshape(-1, 1).long()
-        if bool(((old < 0) | (new < 0) | (old >= rows.shape[1]) | (new >= rows.shape[1])).any()):
-            continue
-        best = rows.gather(1, old)
-        if not bool((best >= rows.max(dim=1, keepdim=True).values).all()):
-            continue  # the integers are no choice of the largest, so a tie explains nothing
-        finite = rows[rows.isfinite()]
-        margin = tolerance * float(finite.abs().max()) if finite.numel() else 0.0
-        return bool((best - rows.gather(1, new) <= margin).all())
-    return False
+    if not logits.is_floating_point() or logits.dim() < 1:
+        return False
+    rows = logits.reshape(-1, logits.shape[-1])
+    if rows.shape[0] != tokens.numel():
+        return False
+    rows, picked = rows[which.reshape(-1)], tokens[which].reshape(-1, 1).long()
+    if bool(((picked < 0) | (picked >= rows.shape[1])).any()):
+        return False
+    return bool((rows.gather(1, picked) >= rows.max(dim=1, keepdim=True).values).all())
 
 
 def _deliveries(

@@ -43,7 +43,7 @@ class ClimbOptions(msgspec.Struct, frozen=True):
     """
 
     noise: float = 0.01
-    tolerance: float = 0.02
+    tolerance: float = 0.05
     max_seconds: float = 3600.0
     dry_run: bool = False
     forced: bool = False

@@ -47,7 +47,7 @@ class Proof(msgspec.Struct, frozen=True):
         equal: all that was compared agrees.
         steps, cases: how many were compared.
         exact: outputs compared bit for bit that agreed in all (tokens), of `compared`.
-        largest_difference: of floating-point outputs, relative to their largest value.
+        largest_difference: of floating-point outputs: norm of the difference, by the norm.
         tolerance: what was allowed.
         why: where it is not equal: one sentence.
     """

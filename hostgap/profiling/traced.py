@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.cuda import _gpu_trace
@@ -30,13 +33,19 @@ def traced(mode: Mode, path: Path, steps: int) -> Pass[Estimate]:
     if mode != "cuda":
         activities.append(ProfilerActivity.CPU)
     marks: list[Mark] = []
-    with profile(
-        activities=activities,
-        schedule=schedule(wait=0, warmup=WARMUP, active=steps, repeat=1),
-        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
-        with_stack=mode == "stacks",
-        experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True),
-    ) as profiler:
+    collecting = nullcontext() if mode == "cuda" else _gc_ranges()
+    with (
+        collecting,
+        profile(
+            activities=activities,
+            schedule=schedule(wait=0, warmup=WARMUP, active=steps, repeat=1),
+            on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+            with_stack=mode == "stacks",
+            experimental_config=torch._C._profiler._ExperimentalConfig(
+                enable_cuda_sync_events=True
+            ),
+        ) as profiler,
+    ):
         for index in range(WARMUP + steps):
             yield WARMUP + steps - index
             if index == WARMUP - 1:
@@ -47,6 +56,25 @@ def traced(mode: Mode, path: Path, steps: int) -> Pass[Estimate]:
     ends = marks[WARMUP:]  # of the recorded steps; the first of them fills the pipeline
     lengths = [begin.until(end) for begin, end in pairwise(ends)]
     return estimate(lengths)
+
+
+@contextmanager
+def _gc_ranges() -> Iterator[None]:
+    """A range named `gc` around each collection: without stacks a trace does not show them."""
+    open_range: list[torch.profiler.record_function] = []
+
+    def collected(phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            open_range.append(torch.profiler.record_function("gc"))
+            open_range[-1].__enter__()  # type: ignore[no-untyped-call]
+        elif open_range:
+            open_range.pop().__exit__(None, None, None)
+
+    gc.callbacks.append(collected)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(collected)
 
 
 def blocking_sites() -> Pass[list[Site]]:

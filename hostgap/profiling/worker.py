@@ -152,7 +152,7 @@ class BenchOptions(msgspec.Struct, frozen=True):
     repeats: int = 10
     traced_steps: int = 6
     proof_steps: int = 24
-    tolerance: float = 2e-2
+    tolerance: float = 0.05
     device: str | None = None
     timeout_s: float = TIMEOUT_S
 

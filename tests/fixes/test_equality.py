@@ -171,36 +171,48 @@ def logits(*rows: list[float]) -> Tensor:
 
 def test_a_near_tie_is_accepted_where_the_logits_show_it_and_ends_the_case() -> None:
     near, far = logits([0.0, 9.99, 10.0]), logits([0.0, 5.0, 10.0])
+    turned = logits([0.0, 10.0, 9.99])
     best, second = torch.tensor([2]), torch.tensor([1])
     follows = (torch.tensor([0]), far)
     other = (torch.tensor([1]), far)  # another text from here on
     old = of((best, far), (best, far), (best, near), follows)
-    new = of((best, far), (best, far), (second, near + 0.01), other)
+    new = of((best, far), (best, far), (second, turned), other)
     proof = compare(old, new, 0.02)
     assert proof.equal
     assert (proof.steps, proof.exact, proof.compared) == (3, 2, 3)
-    # not where the second is clearly worse
+    # not where the variant's own logits say otherwise
+    assert not compare(old, of((best, far), (best, far), (second, near), other), 0.02).equal
+    # nor where the second is clearly worse
     worse = compare(of((best, far)), of((second, far)), 0.02)
     assert worse.why == "case 0, step 0, output 0: 1 instead of 2"
     # nor where nothing shows that they are near
     assert not compare(of((best,)), of((second,)), 0.02).equal
     # nor where the logits say that neither was chosen from them
-    assert not compare(of((torch.tensor([0]), near)), of((second, near)), 0.02).equal
+    assert not compare(of((torch.tensor([0]), near)), of((second, turned)), 0.02).equal
+    # nor where the logits are too far apart
+    apart = compare(of((best, near)), of((second, logits([0.0, 12.0, 9.0]))), 0.02)
+    assert apart.why is not None
+    assert "of its norm" in apart.why
 
 
 def test_a_case_that_ends_at_once_proves_nothing() -> None:
-    near = logits([0.0, 10.0, 10.0])
+    near, turned = logits([0.0, 10.0, 10.0]), logits([0.0, 9.99, 10.0])
     rest = [(torch.tensor([1]), near)] * 9
     proof = compare(
-        of((torch.tensor([1]), near), *rest), of((torch.tensor([2]), near), *rest), 0.02
+        of((torch.tensor([1]), near), *rest), of((torch.tensor([2]), turned), *rest), 0.02
     )
     assert proof.why == "only 1 of 10 steps could be compared"
 
 
-def test_tolerance_is_relative_to_the_largest_value_and_infinities_count() -> None:
+def test_tolerance_is_relative_and_infinities_count() -> None:
     assert compare(of((logits([100.0, 1.0]),)), of((logits([100.0, 2.0]),)), 0.02).equal
     differs = compare(of((logits([100.0, 1.0]),)), of((logits([97.0, 1.0]),)), 0.02)
-    assert differs.why == "case 0, step 0: differs by 0.03 of its largest value, 0.02 is allowed"
+    assert differs.why == "case 0, step 0: differs by 0.03 of its norm, 0.02 allowed"
+    many = torch.full((10_000,), 1.0)
+    one_wrong = many.clone()
+    one_wrong[17] = 1.5
+    lone = compare(of((many,)), of((one_wrong,)), 0.02)
+    assert lone.why == "case 0, step 0: one value differs by 0.5 of the largest, 0.04 allowed"
     masked = logits([1.0, float("-inf")])
     assert compare(of((masked,)), of((masked,)), 0.02).equal
     assert not compare(of((masked,)), of((logits([1.0, 0.0]),)), 0.02).equal

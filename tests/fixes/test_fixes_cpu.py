@@ -21,7 +21,7 @@ from hostgap.fixes import streams
 from hostgap.fixes.async_input import AsyncInput
 from hostgap.fixes.async_output import AsyncOutput
 from hostgap.fixes.buckets import Buckets
-from hostgap.fixes.compile import Compile
+from hostgap.fixes.compile import Compile, compile_body
 from hostgap.fixes.cuda_graph_regions import longest_list
 from hostgap.fixes.equality import prove, tapped
 from hostgap.fixes.fix import HEADINGS, Fix
@@ -306,11 +306,31 @@ def test_layers_are_those_of_the_longest_list_that_runs() -> None:
     assert longest_list([torch.nn.Linear(1, 1)]) == []
 
 
+def test_a_decider_that_cannot_be_compiled_leaves_the_rest_to_the_compiler() -> None:
+    from hostgap.decoder.model import build_decoder
+    from hostgap.decoder.workload import decoder_workload
+    from hostgap.fixes.decode_kernels import decode_loop
+
+    def made() -> Workload:
+        return apply_fixes(decoder_workload(build_decoder("tiny")), ("async-input", "async-output"))
+
+    plain, variant = made(), made()
+    loop = decode_loop(variant.body)
+    assert loop is not None
+    opaque: Any = torch.compiler.disable
+    loop.decide = opaque(loop.decide)  # type: ignore[method-assign]
+    compiled = compile_body(variant, "test", backend="eager")
+    proof = prove(plain, compiled, steps=12)
+    assert proof.equal, proof.why
+    assert proof.exact == proof.compared
+    assert decode_loop(lambda: None) is None
+
+
 def test_every_fix_is_documented_under_the_headings() -> None:
     import importlib
 
     fixes = load_fixes()
-    assert len(fixes) == 10 + len(SHOWS_AS)
+    assert len(fixes) == 11 + len(SHOWS_AS)
     for fix in fixes.values():
         doc = importlib.import_module(type(fix).__module__).__doc__ or ""
         found = [line[3:] for line in doc.splitlines() if line.startswith("## ")]
