@@ -52,6 +52,9 @@ class Server:
         self.defects = defects
         self.loop = DecodeLoop(model, batch, sampling, defects)
         self.batch = batch
+        grows = "alloc_per_step" in defects
+        windows = host_defects.EARLIER_WINDOWS if grows else 0
+        self.earlier = windows * model.config.max_seq_len
         self.device = self.loop.tokens.device
         slots, vocab_size = model.config.max_seq_len, model.config.vocab_size
         lengths = [1 + int(share * slots) for share in PROMPT_SHARES]
@@ -67,7 +70,8 @@ class Server:
         """Prefill the case's prompt and forget all that was decoded."""
         self.prompt, self.script = self.prompts[case], self.scripts[case]
         self.loop.prefill(self.prompt)
-        self.grown = self.loop.tokens.clone()
+        tokens = self.loop.tokens
+        self.grown = torch.cat((tokens.new_zeros(self.batch, self.earlier), tokens), dim=1)
         self.fed = self.steps = 0
         self.finished = [False] * self.batch
         self.delivered.clear()
@@ -127,7 +131,7 @@ class Server:
     def decoded(self) -> Tensor:
         """All tokens after the prompt, as the device keeps them: [B, steps + 1]."""
         if "alloc_per_step" in self.defects:
-            return self.grown
+            return self.grown[:, self.earlier :]
         start = self.prompt.shape[1]
         return self.loop.history[:, start : start + self.steps + 1]
 
