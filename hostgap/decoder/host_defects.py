@@ -14,9 +14,9 @@ from torch import Tensor
 
 # Enough to overflow the young generation's threshold (700 to 2,000 objects) in every step.
 RECORDS_PER_STEP = 3000
-# Earlier windows of text that a row's history holds. Together more than 10 MiB for a window of 1,024
-# tokens: from there on PyTorch's allocator takes each tensor from the driver by itself, so that
-# emptying its cache does give the old one back.
+# Earlier windows of text that a row's history holds: for windows of 1,024 tokens more than 10 MiB.
+# From there on PyTorch's allocator takes each tensor from the driver by itself, so that emptying
+# its cache does give the old one back.
 EARLIER_WINDOWS = 1_600
 
 
