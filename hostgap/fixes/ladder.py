@@ -24,6 +24,7 @@ from hostgap.fixes.report import SCHEMA, Ending, FixReport, Ratio, Rung, Skipped
 from hostgap.profiling.bench import Bench, Comparison, Traced, Variant
 
 SMALL_GAIN = 0.9  # a ratio above it is measured again, the other way round, before it is believed
+MUCH_SHORTER = 0.8  # a ratio below it gives all fixes another chance
 MOST_TRIES = 5  # of one fix
 _HOST = ("HG1", "HG4", "HG5", "HG6")  # findings of waits and of what the host does
 
@@ -297,11 +298,11 @@ class _Climb:
         return f"no effect: {_percent(compared.ratio)} at first, not when measured again"
 
     def _keep(self, state: _State, candidate: _Candidate, rung: Rung) -> None:
+        assert rung.against is not None
         fresh, measured = self._measured(candidate.variant, rung)
         if any(fix.pure for fix in candidate.fixes) and state.kernels and fresh.kernels:
             differ = kernel_difference(state.kernels, fresh.kernels)
             measured = msgspec.structs.replace(measured, kernels_differ=differ)
-        assert rung.against is not None
         why = f"{_percent(rung.against.ratio)}, output equal"
         self.rungs.append(msgspec.structs.replace(measured, status="kept", why=why))
         if state.current != self.start:
@@ -309,9 +310,10 @@ class _Climb:
         state.current, state.diagnosis = candidate.variant, fresh.diagnosis
         state.step_ns, state.kernels = fresh.step_ns, fresh.kernels
         state.seen |= fresh.seen
+        much = rung.against.ratio < MUCH_SHORTER  # the same gain is more of what is left
         for fix in self.fixes.values():  # what was in vain before may not be now
             predicted = fix.applies_to(state.diagnosis)
-            if fix.name in state.blocked or (predicted and predicted.saving_ns is not None):
+            if much or fix.name in state.blocked or (predicted and predicted.saving_ns is not None):
                 state.refused.pop(fix.name, None)
         state.blocked.clear()
         state.together = False

@@ -46,8 +46,8 @@ class Event:
             self._event.wait(stream)
 
     def wait(self) -> None:
-        """The host waits for it; at once where it was never recorded."""
-        if self._event is not None:
+        """The host waits for it; no call that waits is made where it has happened already."""
+        if self._event is not None and not self._event.query():
             self._event.synchronize()
 
 
