@@ -310,7 +310,8 @@ class _Climb:
         state.current, state.diagnosis = candidate.variant, fresh.diagnosis
         state.step_ns, state.kernels = fresh.step_ns, fresh.kernels
         state.seen |= fresh.seen
-        much = rung.against.ratio < MUCH_SHORTER  # the same gain is more of what is left
+        # the same gain is more of what is left; fixes that were named are tried once each
+        much = rung.against.ratio < MUCH_SHORTER and not self.options.forced
         for fix in self.fixes.values():  # what was in vain before may not be now
             predicted = fix.applies_to(state.diagnosis)
             if much or fix.name in state.blocked or (predicted and predicted.saving_ns is not None):

@@ -47,7 +47,7 @@ class Event:
 
     def wait(self) -> None:
         """The host waits for it; no call that waits is made where it has happened already."""
-        if self._event is not None and not self._event.query():
+        if self._event is not None and not self._event.query():  # type: ignore[no-untyped-call]
             self._event.synchronize()
 
 
