@@ -7,6 +7,7 @@ profile. What the target prints goes to stderr.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -65,7 +66,12 @@ class Session:
             case r.Hello(spec):
                 return self._hello(spec)
             case r.Build(variant):
-                return Built(costs=self._driver(variant).workload.costs)
+                built = Built(costs=self._driver(variant).workload.costs)
+                # Variants stand beside each other here: what one of them, or a compiler, left on
+                # the heap must not make another's garbage collections longer.
+                gc.collect()
+                gc.freeze()
+                return built
             case r.Measure(variant, warmup, steps, repeats):
                 measured = self._run(variant, measure(warmup, steps, repeats))
                 driver = self._built.get(variant)  # none of a script
@@ -142,8 +148,6 @@ class Session:
         return workload
 
     def _drop(self, variant: Variant) -> None:
-        import gc
-
         import torch
 
         self._built.pop(variant, None)

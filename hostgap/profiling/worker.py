@@ -192,6 +192,7 @@ class Workers:
         measured: r.Measured = self._timing.ask(request, r.Measured)
         self._traces += 1
         path = self._folder / f"{self._traces}.json.gz"
+        self._tracing.ask(r.Build(variant), Built)
         record = r.Trace(variant, "cpu+cuda", str(path), o.warmup, o.traced_steps)
         self._tracing.ask(record, Estimate)
         self._tracing.ask(r.Drop(variant), None)
