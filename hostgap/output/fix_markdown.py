@@ -29,14 +29,17 @@ def render_fix_markdown(report: FixReport) -> str:
         f"|---|{'--:|' * len(s.COLUMNS)}---|",
     ]
     lines += [
-        f"| {_text(printable(rung.name))} | "
+        f"| {_text(s.label(rung))} | "
         f"{' | '.join(_text(cell) for cell in s.cells(rung))} | {_text(s.verdict(rung))} |"
         for rung in report.rungs
     ]
     lines.append("")
     for rung in report.rungs:
-        if told := s.details(rung):
-            lines.append(f"- **{_text(printable(rung.name))}**: {_text('; '.join(told))}")
+        told = s.details(rung)
+        if " + " in rung.name:
+            told = [s.what(rung), *told]
+        if told:
+            lines.append(f"- **{_text(s.label(rung))}**: {_text('; '.join(told))}")
     if report.skipped:
         lines += ["", "Not tried:", ""]
         lines += [f"- {_text(each.name)}: {_text(each.why)}" for each in report.skipped]

@@ -55,6 +55,17 @@ def speed(ratio: float) -> str:
     return f"{times:.2f}x" if times < 10 else f"{times:.1f}x"
 
 
+def label(rung: Rung) -> str:
+    """What was tried, short: the fix's name, or how many were tried at once."""
+    names = rung.name.split(" + ")
+    return printable(rung.name) if len(names) <= 2 else f"{len(names)} fixes at once"
+
+
+def what(rung: Rung) -> str:
+    """What was tried, in full: the fix's title, or the names of all that were tried at once."""
+    return printable(rung.title if " + " not in rung.name else rung.name, 500)
+
+
 def cells(rung: Rung) -> tuple[str, ...]:
     """A rung's figures under `COLUMNS`, "" where they were not measured."""
     figures = rung.figures

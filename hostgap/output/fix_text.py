@@ -63,18 +63,18 @@ def _report(report: FixReport, console: Console) -> None:
     table.add_row("", "", *(Text(name, style="dim") for name in s.COLUMNS))
     for rung in report.rungs:
         style = _STYLES.get(rung.status, "")
-        name = Text(printable(rung.name), style=style)
+        name = Text(s.label(rung), style=style)
         table.add_row(Text(s.MARKS[rung.status], style=style), name, *s.cells(rung))
     console.print(table)
     console.print(Text("+ kept  - rolled back  ! failed  ? not tried; g: graphs", style="dim"))
     for rung in report.rungs:
         console.print()
-        head = Text(f"{printable(rung.name)} ", style="bold")
+        head = Text(f"{s.label(rung)} ", style="bold")
         head.append(s.verdict(rung), style=_STYLES.get(rung.status, ""))
         console.print(head)
         lines = s.details(rung)
         if rung.status != "start":
-            lines = [printable(rung.title), *lines]
+            lines = [s.what(rung), *lines]
         for line in lines:
             console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
     if report.skipped:
