@@ -373,6 +373,7 @@ def build_decoder(
     dtype: torch.dtype | None = None,
     seed: int = 0,
     defects: Iterable[str] = NAIVE,
+    like: Decoder | None = None,
 ) -> Decoder:
     """Build a preset with random weights that depend on the seed alone, and not on its defects.
 
@@ -384,6 +385,7 @@ def build_decoder(
             device, up to rounding to `dtype`. Presets of more than `DRAWN_ON_CPU` weights ("8b")
             are drawn on the device: there a seed means the same model on one kind of device only.
         defects: of the model, by name; those of the loop may be among them and do nothing here.
+        like: a decoder of the same preset, device and dtype whose weights are shared, not drawn.
 
     Raises:
         ConfigError: no such preset or defect, or a defect that the preset cannot have.
@@ -404,6 +406,10 @@ def build_decoder(
         torch.set_default_dtype(usual)
     large = sum(weight.numel() for weight in model.parameters()) > DRAWN_ON_CPU
     generator = torch.Generator(device if large else "cpu").manual_seed(seed)
+    if like is not None:
+        for weight, shared in zip(model.parameters(), like.parameters(), strict=True):
+            weight.data = shared.data
+        return model.requires_grad_(False).eval()
     for name, weight in model.named_parameters():
         drawn = torch.randn(weight.shape, generator=generator, device=generator.device)
         if name.endswith("bias"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
@@ -13,30 +14,29 @@ from hostgap.profiling.measurement import BatchTiming, Estimate, Inflation, Meas
 
 HOST_BOUND = 1.05  # a step longer than its GPU span by more than this waits for its host
 MOST_SITES = 8
+WIDTH = 80
 
 
 def render_measurement(measurement: Measurement, out: TextIO) -> None:
-    """Write the unprofiled figures of a run, the profiler's inflation, and where the step waits."""
-    console = Console(file=out, highlight=False, soft_wrap=False)
+    """Write the unprofiled figures of a run, where the step waits, and what the profiler adds."""
+    terminal = out.isatty()
+    console = Console(file=out, highlight=False, markup=False, width=None if terminal else WIDTH)
     console.print(Text(_headline(measurement), "bold"))
     for line in _traced(measurement):
         console.print(Text(line))
-    if measurement.sites:
-        console.print()
-        console.print(_sites(measurement))
+    _sites(measurement, console)
     if measurement.inflation:
-        console.print()
+        console.print(Text("\nWhat the profiler makes of calls on this machine, us"))
         console.print(_inflation(measurement.inflation))
     if measurement.batches:
-        console.print()
+        console.print(Text("\nBy batch, without a profiler"))
         console.print(_sweep(measurement.batches))
         console.print(Text(host_bound_below(measurement.batches)))
     here = measurement.environment
     clocks = f", {here.sm_mhz} MHz" if here.sm_mhz is not None else ""
     driver = f", driver {here.driver}" if here.driver is not None else ""
-    console.print(
-        Text(printable(f"Measured on {here.gpu}{clocks}, torch {here.torch}{driver}.", 200))
-    )
+    said = f"Measured on {here.gpu}{clocks}, torch {here.torch}{driver}."
+    console.print(Text("\n" + printable(said, 200), "dim"))
 
 
 def host_bound_below(batches: list[BatchTiming]) -> str:
@@ -76,32 +76,43 @@ def _traced(measurement: Measurement) -> list[str]:
     ]
 
 
-def _sites(measurement: Measurement) -> Table:
-    table = Table("waits a step", "for", "at", title="Lines that wait for the GPU", box=None)
-    table.columns[0].justify = "right"
+def _sites(measurement: Measurement, console: Console) -> None:
+    if not measurement.sites:
+        return
+    console.print(Text("\nLines that wait for the GPU, by waits a step"))
     for site in measurement.sites[:MOST_SITES]:
-        place = f"{site.function}, {site.file}:{site.line}"
-        table.add_row(f"{site.per_step:g}", site.what, Text(printable(place, 200)))
-    if len(measurement.sites) > MOST_SITES:
-        table.add_row("", "", f"and {len(measurement.sites) - MOST_SITES} more lines")
+        place = printable(f"{_near(site.file)}:{site.line} {site.function}", 200)
+        console.print(Text(f"  {site.per_step:>5g}  {place} ({site.what})"))
+    left = len(measurement.sites) - MOST_SITES
+    if left > 0:
+        console.print(Text(f"         and {left} more"))
+
+
+def _near(file: str) -> str:
+    """A path as seen from here, where that is shorter."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
+def _columns(*heads: str) -> Table:
+    """A plain table, its first column to the left and the others to the right."""
+    table = Table(box=None, padding=(0, 0, 0, 2))
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="right" if index else "left", header_style="dim")
     return table
 
 
 def _inflation(rows: list[Inflation]) -> Table:
-    table = Table(box=None, title="What the profiler makes of calls on this machine, us")
-    for head in ("call", "without", "CUDA", "CPU+CUDA"):
-        table.add_column(head, justify="left" if head == "call" else "right")
+    table = _columns("", "without", "CUDA", "CPU+CUDA")
     for row in rows:
-        what = row.what if row.nodes is None else f"{row.what}, {row.nodes:,} nodes"
+        what = row.what if row.nodes is None else f"{row.what} of {row.nodes:,}"
         values = (row.unprofiled_ns, row.cuda_ns, row.cpu_cuda_ns)
         table.add_row(what, *("-" if v is None else f"{v / 1e3:,.1f}" for v in values))
     return table
 
 
 def _sweep(batches: list[BatchTiming]) -> Table:
-    table = Table(box=None, title="By batch, ms a step without a profiler")
-    for head in ("batch", "step", "GPU work", "us a request"):
-        table.add_column(head, justify="right")
+    table = _columns("batch", "step ms", "GPU work ms", "us a request")
     for one in batches:
         span = "-" if one.span_ns is None else f"{one.span_ns / 1e6:,.3f}"
         request = one.step.median_ns / 1e3 / one.batch

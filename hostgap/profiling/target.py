@@ -142,13 +142,15 @@ def _decoder(spec: TargetSpec) -> Target:
         wanted = tuple(name for name in possible if name in NAIVE)
     elif "all" in wanted:
         wanted = tuple(possible)
-    models: dict[frozenset[str], Any] = {}
+    built: list[Any] = []  # the first decoder, whose weights the others share
 
     def make(defects: tuple[str, ...]) -> Workload:
         sampling = None if spec.temperature is None else Sampling(temperature=spec.temperature)
-        compute = frozenset(defects) & frozenset(NAIVE)
-        models[compute] = build_decoder(spec.preset, defects=compute)
-        return decoder_workload(models[compute], spec.batch, defects, sampling=sampling)
+        first = built[0] if built else None
+        model = build_decoder(spec.preset, defects=frozenset(defects) & NAIVE, like=first)
+        if first is None:
+            built.append(model)
+        return decoder_workload(model, spec.batch, defects, sampling=sampling)
 
     return Target(spec, wanted, make)
 

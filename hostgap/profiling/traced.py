@@ -24,7 +24,7 @@ from hostgap.profiling.statistics import estimate
 Mode = Literal["cuda", "cpu+cuda", "stacks"]
 WARMUP = 3  # steps with the profiler on before it keeps anything
 SITE_STEPS = 5
-_OWN = str(Path(__file__).parent)
+_OWN = tuple(str(path) for path in Path(__file__).parent.glob("*.py") if path.stem != "workload")
 
 
 def traced(mode: Mode, path: Path, steps: int) -> Pass[Estimate]:
@@ -113,7 +113,8 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None:
         file = frame.f_code.co_filename
         installed = "site-packages" in file or "dist-packages" in file
-        if not installed and not file.startswith((_OWN, "<")) and "/lib/python" not in file:
+        inner = file in _OWN or file.startswith("<") or "/lib/python" in file
+        if not installed and not inner:
             return frame
         frame = frame.f_back
     return None

@@ -1,0 +1,1 @@
+"""What the HTML report shows, computed here; `hostgap.output.html` lays it out."""
