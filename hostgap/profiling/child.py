@@ -152,7 +152,9 @@ class Session:
 
         self._built.pop(variant, None)
         self._stepped.discard(variant)
+        gc.unfreeze()  # or what lies in cycles would stay
         gc.collect()
+        gc.freeze()
         torch.cuda.empty_cache()
 
 
