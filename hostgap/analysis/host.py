@@ -143,7 +143,8 @@ class Host:
             event = self[code].events_of(call[mine])
             known = event >= 0
             site[mine[known]] = self[code].site[event[known]]
-        return site
+        lent = self.trace.call_frames
+        return site if lent is None else np.where(site < 0, lent[call], site)
 
     def _build(self, thread: int) -> HostThread:
         trace = self.trace

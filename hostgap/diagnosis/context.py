@@ -306,9 +306,16 @@ class Context:
         while at >= 0 and not (thread.nested.start[at] <= low and thread.nested.end[at] >= high):
             at = int(thread.nested.parent[at])
         if at < 0 or thread.site[at] < 0:
-            return None
+            return self._shared_site(calls[like])
         name = self.trace.names[thread.site[at]]
         return site_of_frame(name, frame_precision(self.trace))
+
+    def _shared_site(self, calls: Int64) -> Site | None:
+        """The place of calls that all have the same; one that says nothing where they differ."""
+        sites = {site for site, _ in self.by_site(calls)}
+        if len(sites) == 1:
+            return sites.pop()
+        return Site(file=None, line=None, function=None, op=None, precision="none")
 
     # --- edits --------------------------------------------------------------------------------
 

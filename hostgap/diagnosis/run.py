@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from hostgap.analysis.analyze import analyze
+from hostgap.analysis.borrow import with_frames_of
 from hostgap.analysis.examine import Options
 from hostgap.diagnosis.judge import Judging
 from hostgap.diagnosis.model import Diagnosis
@@ -13,6 +15,7 @@ from hostgap.errors import TraceError
 from hostgap.profiling.measurement import Measurement
 from hostgap.profiling.rundir import NAME, read_measurement
 from hostgap.trace.load import load_trace
+from hostgap.trace.model import Trace
 
 
 def diagnose_run(
@@ -34,17 +37,38 @@ def diagnose_run(
         HostgapError: no measurement, another schema, no trace, or options that do not fit it.
     """
     measurement = read_measurement(folder)
-    trace = load_trace(run_trace(folder, measurement), progress=progress)
+    trace = load_run(folder, measurement, progress=progress)
     return analyze(trace, options, (judging or Judging()).of_run(measurement))
 
 
-def run_trace(folder: Path, measurement: Measurement) -> Path:
-    """The trace of a run directory to analyze: that with framework ops and without stacks.
+def load_run(
+    folder: Path, measurement: Measurement, *, progress: Callable[[int], None] | None = None
+) -> Trace:
+    """The trace of a run: that without stacks, its calls placed by that with stacks.
+
+    Args:
+        folder: the run directory.
+        measurement: what `read_measurement` gave.
+        progress: called now and then with the number of bytes read so far.
+
+    Raises:
+        HostgapError: there is no trace, or one that cannot be read.
+    """
+    trace = load_trace(run_trace(folder, measurement), progress=progress)
+    if any(one.mode == "stacks" for one in measurement.passes):
+        trace = with_frames_of(trace, load_trace(run_trace(folder, measurement, "stacks")))
+    return trace
+
+
+def run_trace(
+    folder: Path, measurement: Measurement, mode: Literal["cpu+cuda", "stacks"] = "cpu+cuda"
+) -> Path:
+    """The file of one of a run's recordings.
 
     Raises:
         TraceError: there is none, or it lies outside the folder.
     """
-    files = [one.file for one in measurement.passes if one.mode == "cpu+cuda"]
+    files = [one.file for one in measurement.passes if one.mode == mode]
     if not files:
         raise TraceError(f"{folder / NAME}: no pass recorded CPU and CUDA", "profile it again")
     path = folder / files[0]

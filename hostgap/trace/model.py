@@ -240,6 +240,10 @@ class Trace:
     streams: tuple[int | str, ...]
     report: ReadReport
     metadata: dict[str, Any] = field(default_factory=dict)  # what the file says of itself
+    # correlation id of a collective -> the ranks of its process group, as the file has them
+    groups: dict[int, str] = field(default_factory=dict)
+    # per API call the name code of its user frame, -1 for none, as another recording has it
+    call_frames: Int32 | None = None
 
     def table(self, name: str) -> pd.DataFrame:
         """One table as a pandas DataFrame: codes become categories, enums become names.
