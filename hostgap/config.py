@@ -38,13 +38,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     tokens_per_step: float | None = None
     unprofiled_step_ms: float | None = None
     rule: dict[str, dict[str, Any]] = {}  # thresholds: [tool.hostgap.rule.HG201]
+    gate: dict[str, Any] = {}  # budgets and more, read by hostgap.gate.settings
 
     def options(self) -> dict[str, Any]:
-        """The settings that are given, by the names of the options' parameters; no thresholds."""
+        """The settings that are given, by the names of the options' parameters; no tables."""
         return {
             key: value
             for key, value in msgspec.structs.asdict(self).items()
-            if value is not None and key != "rule"
+            if value is not None and key not in ("rule", "gate")
         }
 
 

@@ -23,16 +23,19 @@ from hostgap.errors import HostgapError, Stopped
 COMMANDS: dict[str, str] = {
     "analyze": "Say where a trace's idle GPU time went.",
     "attach": "Trace a running vLLM or SGLang server and diagnose it.",
+    "compare": "Put two traces, results or sets of runs side by side.",
     "explain": "Explain a rule or a code.",
     "doctor": "Check what this machine has for profiling.",
     "fix": "Apply fixes, and keep those that help and change nothing.",
+    "gate": "Fail when budgets or a baseline are exceeded.",
     "profile": "Measure a step and say where its GPU waits.",
     "redact": "Remove names, paths and environment from a trace.",
+    "report": "Make one HTML file of what was found.",
     "rules": "List the rules.",
     "samples": "List or copy the bundled H200 traces.",
 }
 
-CONFIGURED = {"analyze"}  # commands whose options a configuration file may set
+CONFIGURED = {"analyze", "gate"}  # commands whose options a configuration file may set
 
 VARIABLES = {
     "HOSTGAP_API_KEY",

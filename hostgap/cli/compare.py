@@ -1,0 +1,125 @@
+"""`hostgap compare`: two sides, with intervals where runs give any."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hostgap.cli.options import StepRange
+
+if TYPE_CHECKING:
+    from hostgap.compare.sides import Comparison
+
+FORMATS = ("text", "json", "markdown")
+EXTENSIONS = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".txt": "text"}
+EXIT_UNMEASURABLE = 3
+
+
+@click.command(name="compare", short_help="Put two traces, results or sets of runs side by side.")
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--allow-mismatch", is_flag=True, help="Compare across GPUs and versions all the same."
+)
+@click.option("--step-class", metavar="REGEX", help="These steps; the main class otherwise.")
+@click.option("--steps", type=StepRange(), metavar="A:B", help="Only these steps.")
+@click.option("--step-marker", metavar="REGEX", help="Annotations or ops that begin a step.")
+@click.option("--device", metavar="ID", help="Only this GPU.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(FORMATS),
+    help="What to print on stdout; text unless -o is given.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Write to a file; the format follows its extension (.json, .md, .txt). Repeatable.",
+)
+@click.option("--force", is_flag=True, help="Overwrite existing output files.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    base: Path,
+    new: Path,
+    allow_mismatch: bool,
+    step_class: str | None,
+    steps: tuple[int | None, int | None] | None,
+    step_marker: str | None,
+    device: str | None,
+    kind: str | None,
+    outputs: tuple[Path, ...],
+    force: bool,
+) -> int:
+    """Put two traces, results or sets of runs side by side.
+
+    BASE and NEW are each a trace, a result of `hostgap analyze --format json`, a run directory, or
+    a folder of run directories: one for each process, five a side at least, measured in turn.
+    Counts are exact; the step's time comes from runs, with its interval.
+
+    Exit codes: 0 compared, 2 unreadable input or a refused comparison, 3 a trace supports no
+    verdict.
+    """
+    from hostgap.analysis.examine import Options
+    from hostgap.cli.gate import format_of
+    from hostgap.cli.progress import reading
+    from hostgap.compare.sides import compare
+    from hostgap.files import refuse_existing
+    from hostgap.gate.judge import unmeasurable
+    from hostgap.gate.subject import load_subject
+
+    kinds = [format_of(path, EXTENSIONS) for path in outputs]
+    for path in outputs:
+        if path.resolve() in (base.resolve(), new.resolve()):
+            raise click.UsageError(f"-o {path}: that is what is read", ctx)
+        refuse_existing(path, force=force)
+    options = Options(steps=steps, step_marker=step_marker, device=device)
+    sides = [load_subject(path, options, reading=reading) for path in (base, new)]
+    for side in sides:
+        if reason := unmeasurable(side.diagnosis):
+            click.echo(f"hostgap: error: {side.name} supports no verdict: {reason}", err=True)
+            return EXIT_UNMEASURABLE
+    comparison = compare(*sides, step_class=step_class, allow_mismatch=allow_mismatch)
+    for path, one in zip(outputs, kinds, strict=True):
+        _write(comparison, path, one, force=force)
+    if kind is not None or not outputs:
+        sys.stdout.flush()
+        if kind in (None, "text"):
+            from hostgap.output.compare_text import render_compare_text
+
+            render_compare_text(comparison, sys.stdout)
+        else:
+            sys.stdout.buffer.write(_rendered(comparison, kind))
+            sys.stdout.buffer.flush()
+    return 0
+
+
+def _write(comparison: Comparison, path: Path, kind: str, *, force: bool) -> None:
+    from hostgap.files import atomic_output
+
+    with atomic_output(path, force=force) as out:
+        out.write(_rendered(comparison, kind))
+    click.echo(f"Wrote {path}", err=True)
+
+
+def _rendered(comparison: Comparison, kind: str) -> bytes:
+    if kind == "json":
+        import msgspec
+
+        return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
+    if kind == "markdown":
+        from hostgap.output.compare_markdown import render_compare_markdown
+
+        return render_compare_markdown(comparison).encode("utf-8")
+    from hostgap.output.compare_text import render_compare_text
+
+    text = io.StringIO()
+    render_compare_text(comparison, text, color=False)
+    return text.getvalue().encode("utf-8")

@@ -1,0 +1,1 @@
+"""Two traces, results or sets of runs side by side."""
