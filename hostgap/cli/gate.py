@@ -228,7 +228,7 @@ def _update(settings: Settings, subject: Subject) -> int:
     if reason is not None or step is None:
         click.echo(f"hostgap: error: no baseline from {subject.name}: {reason}", err=True)
         return EXIT_UNMEASURABLE
-    entry = entry_of(subject.diagnosis, step, subject.key(step))
+    entry = entry_of(subject, step)
     write_baseline(path, updated(old, entry))
     before = next((each for each in old.entries if each.key == entry.key), None) if old else None
     click.echo(f"{'Updated' if before else 'New'}: {told(entry.key)}, {entry.steps} steps")

@@ -14,6 +14,7 @@ from hostgap.errors import ConfigError
 from hostgap.files import atomic_output
 from hostgap.gate.metrics import EXACT, METRICS, is_sync
 from hostgap.gate.model import Key, Tool
+from hostgap.gate.subject import Subject
 
 SCHEMA = "hostgap.baseline/1"
 LARGEST = 16 * 1024 * 1024  # bytes; an entry has about a thousand
@@ -57,9 +58,12 @@ class Baseline(_Base, frozen=True):
     entries: list[Entry]
 
 
-def entry_of(diagnosis: Diagnosis, step: StepClass, key: Key) -> Entry:
-    """What a diagnosis would add to a baseline."""
-    n = max(1, diagnosis.steps.count)
+def entry_of(subject: Subject, step: StepClass) -> Entry:
+    """What a subject with a trace would add to a baseline."""
+    diagnosis = subject.diagnosis
+    assert diagnosis is not None
+    placed = subject.places or diagnosis
+    n = max(1, placed.steps.count)
     syncs = [
         KnownSync(
             call=sync.call,
@@ -68,12 +72,12 @@ def entry_of(diagnosis: Diagnosis, step: StepClass, key: Key) -> Entry:
             op=sync.site.op if sync.site else None,
             per_step=round(sync.count / n, 6),
         )
-        for sync in diagnosis.syncs
+        for sync in placed.syncs
         if sync.count and is_sync(sync)
     ]
     values = {name: METRICS[name].value(diagnosis, step) for name in EXACT}
     return Entry(
-        key=key,
+        key=subject.key(step),
         source=diagnosis.trace.source,
         whole_graphs=whole_graphs(diagnosis),
         steps=len(step.steps),

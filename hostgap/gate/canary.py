@@ -53,7 +53,8 @@ def with_item(subject: Subject) -> Subject:
             starts.append(int(calls.end[last]) + 1)
             threads.append(int(calls.thread[last]))
     made = _inserted(subject.trace, np.array(starts, np.int64), np.array(threads, np.int32))
-    return replace(subject, trace=made, diagnosis=analyze(made, subject.options, subject.judging))
+    diagnosis = analyze(made, subject.options, subject.judging)
+    return replace(subject, trace=made, diagnosis=diagnosis, places=None)
 
 
 def _inserted(trace: Trace, at: Int64, threads: Any) -> Trace:

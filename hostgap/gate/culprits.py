@@ -111,7 +111,7 @@ def _of_sync(
     entry: Entry | None,
 ) -> Culprit:
     new = None
-    if entry is not None:
+    if entry is not None and _comparable(entry, sync.site):
         known = [k for k in entry.syncs if same_place(k.site, sync.site) and k.call == sync.call]
         new = per_step > sum(k.per_step for k in known) + 1e-6
     return _culprit(
@@ -122,6 +122,12 @@ def _of_sync(
         new,
         finding.advice if finding else "See where it is called, and whether it must be.",
     )
+
+
+def _comparable(entry: Entry, site: Site | None) -> bool:
+    """Whether both know functions, or neither: else no place of one is a place of the other."""
+    framed = any(known.function is not None for known in entry.syncs)
+    return not entry.syncs or framed == (site is not None and site.function is not None)
 
 
 def _culprit(

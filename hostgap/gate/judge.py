@@ -63,7 +63,7 @@ def gate(
 
     waits = Waits(1.0, 0.0, 0.0, [], [])
     if new.diagnosis is not None and bad is None:
-        waits = waits_of(new.diagnosis, settings.allow, entry)
+        waits = waits_of(new.places or new.diagnosis, settings.allow, entry)
     judge = _Judge(new, step, bad, waits, entry, against)
     checks = [judge.budget(budget) for budget in settings.budgets.values() if _has_limit(budget)]
     if entry is not None:
@@ -143,7 +143,7 @@ def _entry_of_base(base: Subject, key: g.Key, settings: Settings, notes: list[st
     if step is None:
         notes.append("counts are not compared with the base runs': their trace has no steps")
         return None
-    made = entry_of(base.diagnosis, step, base.key(step))
+    made = entry_of(base, step)
     found, said = find_entry([made], key, allow_mismatch=settings.allow_mismatch)
     if found is None:
         raise ConfigError(
@@ -222,8 +222,11 @@ class _Judge:
         status: g.Status = "passed"
         if worse:
             status = "failed" if budget.level == "error" else "warning"
-        least = "at most" if metric.worse == "higher" else "at least"
-        text = f"{shown(metric, value)}, {least} {shown(metric, limit)} allowed"
+        held_to = shown(metric, limit)
+        wanted = f"at most {held_to} allowed"
+        if metric.worse == "lower":
+            wanted = f"at least {held_to} wanted"
+        text = f"{shown(metric, value)}, {wanted}"
         if allowed > 1e-9:
             count = METRICS["sync_calls_per_step"]
             text += f"; {shown(count, allowed)} more a step on the allow list"

@@ -43,6 +43,7 @@ class Subject:
         gpu, torch, cuda: None where nothing says.
         runs: measurements of processes, each with its unprofiled step.
         trace: None for a result, which holds no calls.
+        places: of a run, what its trace with Python stacks says: the same waits, with functions.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Subject:
     cuda: str | None = None
     runs: tuple[pm.Measurement, ...] = ()
     trace: Trace | None = None
+    places: m.Diagnosis | None = None
     options: Options = field(default_factory=Options)
     judging: Judging = field(default_factory=Judging)
 
@@ -101,7 +103,8 @@ def load_subject(
         return _of_runs(path, [path], options, judging, reading)
     if schema != m.SCHEMA:
         kind = "hostgap reads" if schema.split("/")[0] == m.SCHEMA.split("/")[0] else "wanted is"
-        raise TraceError(f"{path}: schema {schema!r}; {kind} {m.SCHEMA!r} here")
+        hint = "give one rank's" if "-set" in schema else None
+        raise TraceError(f"{path}: schema {schema!r}; {kind} {m.SCHEMA!r} here", hint)
     if options != Options():
         raise ConfigError(
             f"{path}: a result is finished: steps, markers and devices are chosen when it is made",
@@ -193,7 +196,7 @@ def _of_runs(
                 f"{path}: {paths[0].name} and {each.name} differ in {', '.join(differences)}",
                 "the runs of a side are of one workload on one machine",
             )
-    diagnosis = trace = None
+    diagnosis = trace = places = None
     for each, run in zip(paths, runs, strict=True):
         if each.is_dir() and any(one.mode == "cpu+cuda" for one in run.passes):
             judging = judging.of_run(run)
@@ -201,6 +204,11 @@ def _of_runs(
             with reading(str(file)) as progress:
                 trace = load_trace(file, progress=progress)
             diagnosis = analyze(trace, options, judging)
+            stacks = [one.file for one in run.passes if one.mode == "stacks"]
+            if stacks and (each / stacks[0]).is_file():
+                with reading(str(each / stacks[0])) as progress:
+                    framed = load_trace(each / stacks[0], progress=progress)
+                places = analyze(framed, options, judging)
             break
     return Subject(
         name=str(path),
@@ -210,6 +218,7 @@ def _of_runs(
         cuda=first.environment.cuda,
         runs=tuple(runs),
         trace=trace,
+        places=places,
         options=options,
         judging=judging,
     )

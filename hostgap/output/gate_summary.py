@@ -94,7 +94,8 @@ def shown_culprits(check: Check) -> list[Culprit]:
 
 def often(culprit: Culprit) -> str:
     """`1x a step`."""
-    return f"{culprit.per_step:,.3g}x a step"
+    n = culprit.per_step
+    return f"{n:,.0f}x a step" if n >= 100 or n == round(n) else f"{n:.3g}x a step"
 
 
 def entry_text(entry: Allow) -> str:
@@ -152,6 +153,6 @@ _ORDER = {
 
 def _text(said: str, culprit: Culprit) -> str:
     at = where(culprit)
-    if culprit.precision == "function" and culprit.function:
-        at = f"somewhere in {culprit.function}, which begins at line {culprit.line}"
+    if culprit.precision == "function":
+        at += " (the function's first line)"
     return f"{said} {culprit.title}, {often(culprit)}, {at}. {culprit.advice}"
