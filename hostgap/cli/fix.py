@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from hostgap.fixes.report import FixReport
     from hostgap.profiling.target import TargetSpec
 
-EXTENSIONS = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".txt": "text"}
+EXTENSIONS = {
+    ".json": "json",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".txt": "text",
+    ".html": "html",
+    ".htm": "html",
+}
 EXIT_NO_DEVICE = 2
 EXIT_FAILED = 2
 EXIT_INTERRUPTED = 130
@@ -85,7 +92,7 @@ class Names(click.ParamType[list[str]]):
     "outputs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Write to a file; the format follows its extension (.json, .md, .txt). Repeatable.",
+    help="Write to a file; the format follows its extension (.json, .md, .txt, .html). Repeatable.",
 )
 @click.option("--force", is_flag=True, help="Overwrite existing output files.")
 def command(
@@ -267,6 +274,11 @@ def _rendered(report: FixReport, kind: str) -> bytes:
         return render_fix_json(report)
     if kind == "markdown":
         return render_fix_markdown(report).encode("utf-8")
+    if kind == "html":
+        from hostgap.output.html import render_html
+        from hostgap.report.run import Page
+
+        return render_html(Page(ladder=report))
     text = io.StringIO()
     render_fix_text(report, text, color=False)
     return text.getvalue().encode("utf-8")

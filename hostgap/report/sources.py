@@ -1,0 +1,129 @@
+"""Reading what `hostgap report` is given: JSON of hostgap, run directories, traces, folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from hostgap.analysis.examine import Options, examine
+from hostgap.analysis.metrics import diagnose
+from hostgap.diagnosis import model
+from hostgap.diagnosis.judge import Judging, judge
+from hostgap.diagnosis.run import run_trace
+from hostgap.errors import TraceError
+from hostgap.fixes import report as fix
+from hostgap.profiling import measurement as measured
+from hostgap.profiling.rundir import is_run_dir, read_measurement
+from hostgap.ranks import model as ranks
+from hostgap.report.run import Page, Run, run_of_json, run_of_trace
+from hostgap.trace.load import load_trace
+
+LARGEST = 64 << 20  # bytes of a JSON file of hostgap
+_TRACES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
+
+
+class _Marked(msgspec.Struct):
+    schema: str = ""
+
+
+def read_page(paths: Sequence[Path], base: Path | None = None) -> Page:
+    """A page of everything given: runs side by side in a picker, at most one ladder of fixes.
+
+    Args:
+        paths: results or traces, one or more.
+        base: another run, to compare the first one with.
+
+    Raises:
+        HostgapError: nothing readable, another schema, two ladders, or nothing to compare.
+    """
+    runs: list[Run] = []
+    ladder = None
+    for path in paths:
+        for found in _read(path):
+            if isinstance(found, Run):
+                runs.append(found)
+            elif ladder is None:
+                ladder = found
+            else:
+                raise TraceError(f"{path}: a report holds one ladder of fixes", "leave one out")
+    against = None
+    if base is not None:
+        others = [found for found in _read(base) if isinstance(found, Run)]
+        if len(others) != 1 or not runs:
+            raise TraceError(f"{base}: a comparison needs one run on each side")
+        against = others[0]
+    return Page(runs, ladder, against)
+
+
+def _read(path: Path) -> list[Run | fix.FixReport]:
+    if path.is_dir():
+        if is_run_dir(path):
+            return [_run_dir(path)]
+        return _folder(path)
+    kind = _schema_of(path)
+    if kind is None:
+        return [_trace(path)]
+    if kind == measured.SCHEMA:
+        return [_run_dir(path.parent)]
+    data = path.read_bytes()
+    try:
+        if kind == model.SCHEMA:
+            return [run_of_json(msgspec.json.decode(data, type=model.Diagnosis))]
+        if kind == fix.SCHEMA:
+            return [msgspec.json.decode(data, type=fix.FixReport)]
+        if kind == ranks.SCHEMA:
+            found = msgspec.json.decode(data, type=ranks.DiagnosisSet)
+            return [run_of_json(one.diagnosis, one.label) for one in found.ranks if one.diagnosis]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise TraceError(f"{path}: {error}", "write it again with this hostgap") from error
+    known = ", ".join((model.SCHEMA, ranks.SCHEMA, fix.SCHEMA, measured.SCHEMA))
+    raise TraceError(f"{path}: schema {kind!r}", f"this hostgap reads {known}")
+
+
+def _schema_of(path: Path) -> str | None:
+    """The schema of a JSON file of hostgap, None of anything else."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(256)
+        if b'"schema"' not in head or path.stat().st_size > LARGEST:
+            return None
+        schema = msgspec.json.decode(path.read_bytes(), type=_Marked).schema
+    except FileNotFoundError:
+        raise TraceError(f"{path}: no such file") from None
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return schema if schema.startswith("hostgap.") else None
+
+
+def _folder(path: Path) -> list[Run | fix.FixReport]:
+    """A folder of ranks: its traces, else its diagnoses."""
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    ours = [file for file in files if file.name.endswith(".json") and _schema_of(file)]
+    traces = [file for file in files if file.name.endswith(_TRACES) and file not in ours]
+    chosen = traces or [file for file in ours if _schema_of(file) == model.SCHEMA]
+    if not chosen:
+        raise TraceError(f"{path}: holds no traces and no results", "see: hostgap report --help")
+    return [found for file in chosen for found in _read(file)]
+
+
+def _run_dir(folder: Path) -> Run:
+    measurement = read_measurement(folder)
+    path = run_trace(folder, measurement)
+    label = folder.resolve().name
+    return _trace(path, Judging().of_run(measurement), label=label, measurement=measurement)
+
+
+def _trace(
+    path: Path,
+    judging: Judging | None = None,
+    *,
+    label: str | None = None,
+    measurement: measured.Measurement | None = None,
+) -> Run:
+    analysis = examine(load_trace(path), Options())
+    diagnosis = judge(diagnose(analysis), analysis, judging or Judging())
+    return run_of_trace(analysis, diagnosis, path, label=label, measurement=measurement)
