@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,16 +14,25 @@ from click.core import ParameterSource
 from hostgap.cli.options import Amount, Codes, Percentage, StepRange, rules_option
 
 if TYPE_CHECKING:
+    from hostgap.analysis.examine import Analysis
     from hostgap.diagnosis.model import Diagnosis
+    from hostgap.profiling.measurement import Measurement
 
 FORMATS = ("text", "json", "markdown")
-EXTENSIONS = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".txt": "text"}
+EXTENSIONS = {
+    ".json": "json",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".txt": "text",
+    ".html": "html",
+    ".htm": "html",
+}
 EXIT_FAILED = 1
 EXIT_UNMEASURABLE = 3
 
 
 @click.command(name="analyze", short_help="Say where a trace's idle GPU time went.")
-@click.argument("trace")
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @click.option(
     "--format",
     type=click.Choice(FORMATS),
@@ -35,7 +45,7 @@ EXIT_UNMEASURABLE = 3
     "outputs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Write to a file; the format follows its extension (.json, .md, .txt). Repeatable.",
+    help="Write to a file; the format follows its extension (.json, .md, .txt, .html). Repeatable.",
 )
 @click.option("--force", is_flag=True, help="Overwrite existing output files.")
 @click.option(
@@ -120,10 +130,24 @@ EXIT_UNMEASURABLE = 3
     envvar="HOSTGAP_UNPROFILED_STEP_MS",
     help="What a step takes without a profiler: savings are then of that step.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Of several traces: how many at once; by default one per core.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "dask"]),
+    default="local",
+    show_default=True,
+    help="Where several traces are read: this machine, or a Dask cluster.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Of the Dask cluster: tcp://HOST:PORT.")
 @click.pass_context
 def command(
     ctx: click.Context,
-    trace: str,
+    traces: tuple[str, ...],
     format: str | None,
     outputs: tuple[Path, ...],
     force: bool,
@@ -140,6 +164,9 @@ def command(
     gpu_price: float | None,
     tokens_per_step: float | None,
     unprofiled_step_ms: float | None,
+    jobs: int | None,
+    engine: str,
+    scheduler: str | None,
 ) -> int:
     """Say where a trace's idle GPU time went.
 
@@ -147,14 +174,17 @@ def command(
     of Nsight Systems (.sqlite, or .nsys-rep where nsys is on the PATH), or a run directory of
     hostgap profile: savings are then those of the step without a profiler.
 
+    Several, a folder, a pattern ('out/*rank*.json.gz') or a URL (s3://, gs://, https://) are the
+    ranks of one job: who waits for whom stands first, then the ranks.
+
     Exit codes: 0 done, 1 findings as severe as --fail-on, 2 unreadable input, 3 the trace supports
-    no verdict.
+    no verdict (of several: one of them, or it could not be read).
     """
-    from hostgap.analysis.analyze import analyze
     from hostgap.analysis.calibration import step_alone
-    from hostgap.analysis.examine import Options
+    from hostgap.analysis.examine import Options, examine
+    from hostgap.analysis.metrics import diagnose
     from hostgap.cli.progress import reading
-    from hostgap.diagnosis.judge import Judging
+    from hostgap.diagnosis.judge import Judging, judge
     from hostgap.diagnosis.run import run_trace
     from hostgap.errors import ConfigError
     from hostgap.files import refuse_existing
@@ -163,13 +193,14 @@ def command(
     from hostgap.trace.load import load_trace
 
     kinds = [_format_of(path) for path in outputs]
-    resolved = [path.resolve() for path in outputs]
+    resolved = [os.path.realpath(path) for path in outputs]  # unlike resolve(), ends with loops
     if len(set(resolved)) < len(resolved):
         raise click.UsageError("-o names the same file twice", ctx)
-    if trace != "-" and Path(trace).resolve() in resolved:
-        raise click.UsageError(f"-o {trace}: that is the trace itself", ctx)
-    for path in outputs:
-        refuse_existing(path, force=force)
+    for trace in traces:
+        if trace != "-" and os.path.realpath(trace) in resolved:
+            raise click.UsageError(f"-o {trace}: that is the trace itself", ctx)
+    for output in outputs:
+        refuse_existing(output, force=force)
     if steps is not None and window == "trace":
         if ctx.get_parameter_source("window") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--steps and --window trace exclude each other", ctx)
@@ -181,7 +212,15 @@ def command(
         device=device,
         source_roots=source_roots,
     )
-    run = trace != "-" and Path(trace).is_dir()
+    trace = traces[0]
+    inputs = None
+    if len(traces) > 1 or not (trace == "-" or Path(trace).is_file()):
+        from hostgap.ranks.inputs import find_inputs
+
+        inputs = find_inputs(traces)
+        trace = inputs.traces[0].name
+    several = inputs is not None and inputs.several
+    run = not several and trace != "-" and Path(trace).is_dir()
     if run and unprofiled_step_ms is not None:
         if ctx.get_parameter_source("unprofiled_step_ms") is ParameterSource.COMMANDLINE:
             raise click.UsageError(
@@ -198,23 +237,40 @@ def command(
         tokens_per_step=tokens_per_step,
         calibration=step_alone(unprofiled_step_ms * 1e6) if unprofiled_step_ms else None,
     )
+    chosen = ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE
+    shown = (format or "text") if chosen or not outputs else None
+    if inputs is not None and several:
+        from hostgap.cli.analyze_set import analyze_set, chosen_engine
+
+        return analyze_set(
+            inputs,
+            options,
+            judging,
+            chosen_engine(engine, scheduler, jobs),
+            outputs=list(zip(outputs, kinds, strict=True)),
+            shown=shown,
+            force=force,
+            fail_on=fail_on,
+        )
+    path: str | Path = trace  # or a URL, which is no path
     if run:
         measurement = read_measurement(Path(trace))
         path = run_trace(Path(trace), measurement)
         judging = judging.of_run(measurement)
-    else:
-        path = Path(trace)
     with reading(str(path)) as progress:
         loaded = load_trace(path, progress=progress)
-    diagnosis = analyze(loaded, options, judging)
+    analysis = examine(loaded, options)
+    diagnosis = judge(diagnose(analysis), analysis, judging)
     for problem in diagnosis.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
 
-    for path, kind in zip(outputs, kinds, strict=True):
-        _write(diagnosis, path, kind, force=force)
-    chosen = ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE
-    if chosen or not outputs:
-        _print(diagnosis, format or "text")
+    for output, kind in zip(outputs, kinds, strict=True):
+        if kind == "html":
+            _write_html(analysis, diagnosis, path, judging.measurement, output, force=force)
+        else:
+            _write(diagnosis, output, kind, force=force)
+    if shown is not None:
+        _print(diagnosis, shown)
     if diagnosis.trace.integrity.verdict == "unmeasurable":
         return EXIT_UNMEASURABLE
     if fail_on is not None and diagnosis.problems:
@@ -240,6 +296,26 @@ def _write(diagnosis: Diagnosis, path: Path, kind: str, *, force: bool) -> None:
 
     with atomic_output(path, force=force) as out:
         out.write(_rendered(diagnosis, kind))
+    click.echo(f"Wrote {path}", err=True)
+
+
+def _write_html(
+    analysis: Analysis,
+    diagnosis: Diagnosis,
+    trace: str | Path,
+    measurement: Measurement | None,
+    path: Path,
+    *,
+    force: bool,
+) -> None:
+    from hostgap.files import atomic_output
+    from hostgap.output.html import render_html
+    from hostgap.report.run import Page, run_of_trace
+
+    again = Path(trace) if Path(trace).is_file() else None
+    run = run_of_trace(analysis, diagnosis, again, measurement=measurement)
+    with atomic_output(path, force=force) as out:
+        out.write(render_html(Page([run])))
     click.echo(f"Wrote {path}", err=True)
 
 

@@ -27,6 +27,7 @@ class Args(msgspec.Struct, gc=False):
     graph_node: Text = msgspec.field(default=None, name="graph node id")
     name: Text = None  # of a process or thread, in metadata events
     labels: Text = None
+    group: Text = msgspec.field(default=None, name="Process Group Ranks")  # of a collective
 
 
 class Event(msgspec.Struct, gc=False):
@@ -206,6 +207,7 @@ def _args(args: dict[str, Any]) -> Args:
         graph_node=_scalar(args.get("graph node id")),
         name=_scalar(args.get("name")),
         labels=_scalar(args.get("labels")),
+        group=_scalar(args.get("Process Group Ranks")),
     )
 
 

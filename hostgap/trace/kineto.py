@@ -7,6 +7,7 @@ columns of its table. What a category or name means stands in `vocabulary`.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,7 @@ class _Reader:
         self.categories: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
         self.first_names: list[str] = []
+        self.groups: dict[int, str] = {}
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.process_names: dict[Any, str] = {}
         self.process_labels: dict[Any, str] = {}
@@ -198,6 +200,9 @@ class _Reader:
         copy: list[int] | int = _NONE
         if kind is GpuKind.COPY:
             copy = [copies[f"{e.name} {a.kind}"] for e, a in zip(events, args, strict=True)]
+        for arg in args:
+            if arg.group is not None:
+                self.groups[_int64(arg.correlation, _NONE)] = sys.intern(_row_text(arg.group))
         self.gpu.append(
             start=start,
             end=end,
@@ -290,6 +295,7 @@ class _Reader:
             devices=self._device_names(),
             streams=tuple(self.streams),
             metadata=document.metadata,
+            groups=self.groups,
             report=ReadReport(
                 events=document.events,
                 truncated=document.truncated,
@@ -351,9 +357,11 @@ class _Reader:
                 )
             )
         what = refusal.what
+        if not document.truncated and not document.first_damage:
+            raise lookalikes.OtherDocument(f"{self.source.name}: {what}", refusal.hint)
         if document.truncated:
             what += f" ({document.truncated})"
-        elif document.first_damage:
+        else:
             what += f" (and broken at {document.first_damage})"
         raise TraceError(f"{self.source.name}: {what}", refusal.hint)
 
@@ -436,6 +444,10 @@ class _Threads(Interner[tuple[Any, Any]]):
 def _row(value: Text) -> Text:
     """`value` as the id of a row of the trace: a string only as long as is kept."""
     return value[:_MAX_ROW] if isinstance(value, str) else value
+
+
+def _row_text(value: Text) -> str:
+    return str(value)[:_MAX_ROW]
 
 
 def _id(value: Text) -> int | str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from hostgap.trace.kineto import read_kineto
 from hostgap.trace.model import Trace
 from hostgap.trace.nsys import read_nsys
-from hostgap.trace.nsys_export import exported, is_nsys
+from hostgap.trace.nsys_export import REPORTS, exported, is_nsys
+from hostgap.trace.remote import downloaded, is_url
 from hostgap.trace.source import open_source
 
 
@@ -22,7 +23,8 @@ def load_trace(
     Args:
         path: a torch.profiler trace (`.json`, gzip or zstd), an Nsight Systems SQLite export, or a
             `.nsys-rep`, which is exported through `nsys` first; told by content, not by name. "-"
-            reads a torch.profiler trace from standard input.
+            reads a torch.profiler trace from standard input. A URL (`s3://`, `https://`) is read
+            through fsspec; one of an Nsight export, told by its ending, is copied first.
         progress: called now and then with the number of (compressed) bytes read so far.
 
     Returns:
@@ -36,7 +38,12 @@ def load_trace(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        if os.fspath(path) != "-" and is_nsys(Path(path)):
+        name = os.fspath(path)
+        if is_url(name):
+            if name.endswith((".sqlite", *REPORTS)):
+                with downloaded(name) as copy, exported(copy) as export:
+                    return _sealed(read_nsys(export, progress, name=name))
+        elif name != "-" and is_nsys(Path(path)):
             with exported(Path(path)) as export:
                 return _sealed(read_nsys(export, progress, name=os.fspath(path)))
         with open_source(path) as source:

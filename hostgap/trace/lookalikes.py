@@ -12,7 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hostgap.errors import TraceError
+
 RECORD = "record one with torch.profiler: prof.export_chrome_trace('trace.json.gz')"
+
+
+class OtherDocument(TraceError):
+    """A whole, readable JSON document that is something else than a trace."""
 
 
 @dataclass(frozen=True, slots=True)

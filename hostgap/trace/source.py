@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
+from hostgap.trace.remote import is_url, open_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _READ = 1 << 16  # blocks that stay in the processor's cache are read a third faster
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+MOST_BYTES = 256 << 30  # decompressed: a hundred times the largest trace that was met
 _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # pzstd begins with such a frame
 
 
@@ -55,10 +57,15 @@ class Source:
         """The next block of decompressed bytes, b"" at the end.
 
         Raises:
-            TraceError: the compressed data are damaged.
+            TraceError: the compressed data are damaged, or expand to more than any trace.
         """
         block = next(self._blocks, b"")
         self.offset += len(block)
+        if self.offset > MOST_BYTES:
+            raise TraceError(
+                f"{self.name}: more than {MOST_BYTES:,} bytes when decompressed",
+                "that is no trace of a profiler; if it is one, record fewer steps",
+            )
         return block
 
     def _raw(self, n: int = _READ) -> bytes:
@@ -175,10 +182,10 @@ def _zlib() -> Any:
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
-    """Open a trace file for reading; "-" is standard input.
+    """Open a trace file for reading; "-" is standard input, `s3://...` and the like are URLs.
 
     Args:
-        path: a plain, gzip or zstd file.
+        path: a plain, gzip or zstd file, here or elsewhere.
 
     Raises:
         TraceError: missing, unreadable, empty, a folder, or recognisably something else.
@@ -188,6 +195,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
         if sys.stdin is None or sys.stdin.isatty():
             raise TraceError("-: nothing is piped in", "for example: zcat T.gz | hostgap analyze -")
         source = Source(sys.stdin.buffer, "stdin")
+    elif is_url(name):
+        source = _open_stream(*open_url(name), name)
     else:
         source = _open_file(Path(name))
     if not source.head:
@@ -211,9 +220,13 @@ def _open_file(path: Path) -> Source:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"{name}: cannot be opened: {reason}") from error
+    return _open_stream(stream, os.fstat(stream.fileno()).st_size, name)
+
+
+def _open_stream(stream: BinaryIO, size: int, name: str) -> Source:
     with ExitStack() as opened:
         opened.enter_context(stream)
-        source = Source(stream, name, os.fstat(stream.fileno()).st_size)
+        source = Source(stream, name, size)
         opened.pop_all()  # it is the source's to close now
     return source
 

@@ -91,7 +91,6 @@ def test_a_run_directory_has_its_own_step(
 
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda f: (f / "measurement.json").unlink(), "cannot be read"),
     "corrupt": (lambda f: (f / "measurement.json").write_text("{"), "not JSON"),
     "other schema": (lambda f: change(f, lambda d: d.update(schema="x/9")), "schema 'x/9'"),
     "a figure is text": (

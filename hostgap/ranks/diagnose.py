@@ -1,0 +1,175 @@
+"""`diagnose_set`: from several traces to one result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Literal
+
+import hostgap
+from hostgap.analysis.examine import Options
+from hostgap.diagnosis.judge import Judging
+from hostgap.diagnosis.model import Tool
+from hostgap.errors import TraceError
+from hostgap.ranks.compare import compare
+from hostgap.ranks.engines import Engine, Local
+from hostgap.ranks.inputs import Inputs, find_inputs
+from hostgap.ranks.job import Job, Outcome
+from hostgap.ranks.model import SCHEMA, DiagnosisSet, RankDiagnosis
+from hostgap.ranks.names import resolved
+from hostgap.ranks.summary import figures, summarize
+
+_FRONTEND = "HG914"
+_NUMBER = re.compile(r"(\d+)")
+
+
+def diagnose_set(
+    inputs: Inputs | Iterable[str],
+    options: Options | None = None,
+    judging: Judging | None = None,
+    *,
+    engine: Engine | None = None,
+    progress: Callable[[int, Outcome], None] | None = None,
+) -> DiagnosisSet:
+    """Diagnose several traces, and hold those of one job's ranks against each other.
+
+    Args:
+        inputs: paths, folders, patterns and URLs, or what `find_inputs` made of them.
+        options: the window, steps and device to look at, of each trace.
+        judging: which rules to run and by what thresholds.
+        engine: where to run; a pool of processes on this machine by default.
+        progress: called with the bytes of each trace and what became of it, when it is done.
+
+    Raises:
+        HostgapError: there is no trace, or none could be read; the engine does not work.
+    """
+    if not isinstance(inputs, Inputs):
+        inputs = find_inputs(inputs)
+    options, judging = options or Options(), judging or Judging()
+    traces = inputs.traces
+    jobs = [
+        Job(index, one.name, one.size, options, judging)
+        for index, one in enumerate(traces)
+        if one.said.role != "frontend"  # it has no GPU work to look at
+    ]
+    outcomes: dict[int, Outcome] = {}
+    others: list[int] = []
+    for outcome in (engine or Local()).outcomes(jobs):
+        one = traces[outcome.index]
+        if progress is not None:
+            progress(one.size, outcome)
+        if outcome.other and one.listed and one.said.rank is None:
+            others.append(outcome.index)  # what else lies in the folder
+        else:
+            outcomes[outcome.index] = outcome
+    if others and outcomes:
+        notes = (
+            *inputs.notes,
+            *(f"{traces[at].name}: left out: no trace" for at in sorted(others)),
+        )
+        inputs = replace(inputs, notes=notes)
+    failed = [one for one in outcomes.values() if one.diagnosis is None]
+    if len(failed) == len(outcomes):
+        if others:
+            raise TraceError(f"{traces[others[0]].name}: no trace, as all files found are")
+        if not failed:
+            raise TraceError(
+                f"{traces[0].name}: a frontend's trace, without the GPU",
+                "analyse the traces of the workers",
+            )
+        first = min(failed, key=lambda one: one.index)
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise TraceError(f"{first.error}{more}", first.hint)
+    return _set(inputs, outcomes, set(others))
+
+
+def _set(inputs: Inputs, outcomes: dict[int, Outcome], others: set[int]) -> DiagnosisSet:
+    """Everything from the outcomes of the jobs, but for inputs that are no trace."""
+    traces = inputs.traces
+    roles = {index: _role(inputs, index, outcomes.get(index)) for index in range(len(traces))}
+    workers = [index for index in outcomes if roles[index] == "worker"]
+    workers.sort()
+    numbers, why = resolved(
+        [outcomes[index].rank for index in workers], [traces[index].said.rank for index in workers]
+    )
+    rank_of = dict(zip(workers, numbers, strict=True))
+    labels = _labels(inputs, rank_of)
+    arrivals = {
+        index: found
+        for index in workers
+        if (found := outcomes[index].arrivals) is not None and outcomes[index].diagnosis is not None
+    }
+    if why is None and len(workers) < 2:
+        why = "there is only one rank"
+    elif why is None and len(arrivals) < 2:
+        why = "fewer than two ranks run collectives"
+    comparison = compare(arrivals, labels) if why is None else None
+    if comparison is not None and not comparison.waiting:
+        comparison, why = None, "no two ranks run the same collectives at the same times"
+    ranks = {}
+    for index, one in enumerate(traces):
+        if index in others:
+            continue
+        outcome = outcomes.get(index)
+        diagnosis = outcome.diagnosis if outcome is not None else None
+        waiting = comparison.waiting.get(index) if comparison is not None else None
+        ranks[index] = RankDiagnosis(
+            rank=rank_of.get(index),
+            label=labels[index],
+            file=one.name,
+            role=roles[index],
+            status=_status(outcome),
+            error=outcome.error if outcome is not None else None,
+            figures=figures(diagnosis, arrivals.get(index), waiting) if diagnosis else None,
+            diagnosis=diagnosis,
+        )
+    return DiagnosisSet(
+        schema=SCHEMA,
+        tool=Tool(name="hostgap", version=hostgap.__version__),
+        ranks=sorted(ranks.values(), key=_order),
+        summary=summarize(ranks, comparison, why, inputs.notes),
+    )
+
+
+def _role(inputs: Inputs, index: int, outcome: Outcome | None) -> Literal["worker", "frontend"]:
+    if inputs.traces[index].said.role == "frontend":
+        return "frontend"
+    diagnosis = outcome.diagnosis if outcome is not None else None
+    reasons = diagnosis.trace.integrity.reasons if diagnosis is not None else []
+    return "frontend" if any(reason.code == _FRONTEND for reason in reasons) else "worker"
+
+
+def _status(
+    outcome: Outcome | None,
+) -> Literal["ok", "partial", "unmeasurable", "failed", "not read"]:
+    if outcome is None:
+        return "not read"
+    if outcome.diagnosis is None:
+        return "failed"
+    return outcome.diagnosis.trace.integrity.verdict
+
+
+def _labels(inputs: Inputs, rank_of: dict[int, int | None]) -> dict[int, str]:
+    """A name for each trace, no two alike: what its file's name says, its rank, or the file."""
+    labels = {}
+    for index, one in enumerate(inputs.traces):
+        rank = rank_of.get(index)
+        file = one.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+        label = one.said.label
+        if label == file and rank is not None:
+            label = f"rank {rank}"
+        labels[index] = label[:200]
+    for index, one in enumerate(inputs.traces):
+        if sum(label == labels[index] for label in labels.values()) > 1:
+            file = one.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+            labels[index] = f"{labels[index]} ({file[:150]})" if labels[index] != file else one.name
+    return labels
+
+
+def _order(one: RankDiagnosis) -> tuple[object, ...]:
+    """Ranks by number, then the others by label, numbers in it as numbers; front ends last."""
+    natural = tuple(
+        (0, int(p), "") if p.isdecimal() else (1, 0, p) for p in _NUMBER.split(one.label)
+    )
+    return (one.role != "worker", one.rank is None, one.rank or 0, natural, one.file)
