@@ -22,9 +22,12 @@ def figures(traced: Traced, diagnosis: Diagnosis) -> Figures:
         kernels = device.kernel_busy_ns / steps
         utilization = min(1.0, kernels * scale / step_ns)
         active = min(1.0, device.active_ns / steps * scale / step_ns)
-    unprofiled = diagnosis.unprofiled
-    if unprofiled is not None and unprofiled.kernel_utilization is not None:
-        utilization = unprofiled.kernel_utilization
+    unprofiled, exposed = diagnosis.unprofiled, None
+    if unprofiled is not None:
+        if unprofiled.kernel_utilization is not None:
+            utilization = unprofiled.kernel_utilization
+        if unprofiled.exposed_idle_ns is not None:
+            exposed = unprofiled.exposed_idle_ns / unprofiled.step_ns
     return Figures(
         gpu_busy_ns=kernels,
         kernel_utilization=utilization,
@@ -34,6 +37,8 @@ def figures(traced: Traced, diagnosis: Diagnosis) -> Figures:
         syncs=None if per_step is None else per_step.sync_calls,
         copies=None if per_step is None else per_step.copies,
         launch_call_share=None if diagnosis.launch is None else diagnosis.launch.call_share,
+        exposed_share=exposed,
+        blocking=diagnosis.counts.blocking_syncs / steps,
     )
 
 

@@ -122,6 +122,8 @@ def details(rung: Rung) -> list[str]:
     figures = rung.figures
     if figures is not None and figures.idle_share is not None:
         idle = f"GPU idle {percent(figures.idle_share, 1)} of the step"
+        if figures.exposed_share is not None:
+            idle += f", waits for its host {percent(figures.exposed_share, 1)}"
         if figures.launch_call_share is not None:
             idle += f", launch calls {percent(figures.launch_call_share, 1)} of it as traced"
         lines.append(idle)
