@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "report": "Make one HTML file of what was found.",
     "rules": "List the rules.",
     "samples": "List or copy the bundled H200 traces.",
+    "tables": "Write a trace's tables as Parquet files.",
 }
 
 CONFIGURED = {"analyze", "gate"}  # commands whose options a configuration file may set
