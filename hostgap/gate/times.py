@@ -56,11 +56,12 @@ def decide(base: Sequence[float], new: Sequence[float], limit: float) -> Decisio
     if min(len(a), len(b)) < 2:
         return Decision("inconclusive", runs_needed=FEWEST)
     spread = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
+    rounded = math.ceil(spread * 500) / 500  # up to 0.2 %: no more is known of it
     shifts = np.sort((b[:, None] - a[None, :]).ravel())
     ratio = math.exp(float(np.median(shifts)))
     low, high = _interval(shifts, len(a), len(b), 0.025)
     if min(len(a), len(b)) < FEWEST:
-        needed = runs_needed(spread, limit)
+        needed = runs_needed(rounded, limit)
         return Decision("inconclusive", ratio, low, high, spread, None, needed)
     p = _chance(shifts, len(a), len(b))
     upper = _interval(shifts, len(a), len(b), SURE)[1]
@@ -69,7 +70,7 @@ def decide(base: Sequence[float], new: Sequence[float], limit: float) -> Decisio
     if p <= ALPHA and ratio - 1 >= NOISE_SHARE * limit:
         return Decision("failed", ratio, low, high, spread, p)
     now = min(len(a), len(b))
-    needed = runs_needed(spread, limit, more_than=now)
+    needed = runs_needed(rounded, limit, more_than=now)
     return Decision("inconclusive", ratio, low, high, spread, p, needed)
 
 
