@@ -40,9 +40,9 @@ class Figures(_Base, frozen=True):
 
     `gpu_busy_ns` is the time of kernels, from the trace, which does not stretch them.
     `kernel_utilization` is that over the unprofiled step, and `idle_share` what neither kernels nor
-    copies fill of it. `exposed_share` is what the step is longer, unprofiled, than its GPU work with
-    the host ahead: how long the GPU waits for its host. `blocking` counts waits and blocking copies.
-    `launch_call_share` is of the step as traced.
+    copies fill of it. `exposed_share` is what the step is longer, unprofiled, than its GPU work
+    with the host ahead: how long the GPU waits for its host. `blocking` counts waits and blocking
+    copies. `launch_call_share` is of the step as traced.
     """
 
     gpu_busy_ns: float | None
