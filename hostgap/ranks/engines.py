@@ -20,6 +20,7 @@ from hostgap.errors import HostgapError
 from hostgap.ranks.job import Job, Outcome, run_job
 
 TRIES = 2
+TIMEOUT_S = "10s"  # for a Dask scheduler to answer
 
 
 class Engine(Protocol):
@@ -79,7 +80,7 @@ class Local:
                         if tries[job.index] < TRIES:
                             todo.append(job)
                         else:
-                            yield _killed(job, worker.exitcode)
+                            yield _killed(job)
                     else:
                         yield outcome
                     worker.give(todo)
@@ -88,10 +89,10 @@ class Local:
                 worker.stop()
 
 
-def _killed(job: Job, _code: object) -> Outcome:
+def _killed(job: Job) -> Outcome:
     return Outcome(
         job.index,
-        error=f"{job.name}: the process that read it was killed, {TRIES} times",
+        error=f"{job.name}: the process that read it was killed, each time it was tried",
         hint="out of memory? run fewer at once (--jobs), or fewer steps (--steps)",
     )
 
@@ -115,10 +116,6 @@ class _Worker:
             if blocked is not None:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
-
-    @property
-    def exitcode(self) -> int | None:
-        return self.process.exitcode
 
     def give(self, todo: deque[Job]) -> None:
         """The next job, if there is one."""
@@ -199,27 +196,29 @@ class Dask:
                 "start one: dask scheduler, and dask worker ADDRESS on each machine",
             ) from error
         with client:
-            if not client.scheduler_info(n_workers=-1)["workers"]:
+            if not client.ncores():
                 raise HostgapError(
                     f"--scheduler {self.address}: it has no workers",
                     f"start one on each machine: dask worker {self.address}",
                 )
+            suspects: list[Job] = []
             futures = {
-                client.submit(run_job, job, pure=False, retries=0): job
+                client.submit(run_job, job, pure=False): job
                 for job in sorted(jobs, key=lambda job: -job.size)
             }
-            done: set[int] = set()
-            for future in distributed.as_completed(futures):
-                job = futures[future]
-                if job.index in done:
-                    continue
+            for future in distributed.as_completed(list(futures), loop=client.loop):
+                job = futures.pop(future)
                 try:
                     outcome = future.result()
                 except distributed.KilledWorker:
-                    outcome = _killed(job, None)
-                done.add(job.index)
+                    suspects.append(job)
+                    continue
                 future.release()  # so that neither scheduler nor worker keeps it
                 yield outcome
-
-
-TIMEOUT_S = "10s"
+            # Dask suspects all that a lost worker had in hand: alone it shows which one it was
+            for job in suspects:
+                future = client.submit(run_job, job, pure=False)
+                try:
+                    yield future.result()
+                except distributed.KilledWorker:
+                    yield _killed(job)

@@ -21,6 +21,7 @@ ENDINGS = (
 )
 OWN = ("serving.json", "measurement.json", "hostgap.json")  # hostgap's, beside traces
 _MERGED = re.compile(r"merged-.*\.trace\.json(?:\.gz)?")  # SGLang: what its ranks wrote, once more
+_MOST_RANKS = 10**6  # a larger number is none
 _RANK = re.compile(r"(?<![A-Za-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
@@ -55,7 +56,7 @@ def named(name: str) -> Named:
     vllm = Vllm().label(name)
     if vllm is not None and vllm.role == "frontend":
         return Named("frontend", vllm.text, None)
-    if vllm is not None and vllm.order:
+    if vllm is not None and vllm.order and vllm.order[0] < _MOST_RANKS:
         return Named("worker", vllm.text, vllm.order[0])
     sglang = Sglang().label(name)
     if sglang is not None:
