@@ -24,7 +24,7 @@ class Timeline {
     this.find("[data-timeline]").hidden = false;
     this.chooseLanes();
     this.layout();
-    this.listen();
+    new Controls(this).listen();
     new ResizeObserver(() => this.resize()).observe(this.box);
     this.resize();
   }
@@ -336,128 +336,6 @@ class Timeline {
     const low = this.low + place.x / this.painter.scale, wide = place.w / this.painter.scale;
     const room = Math.max(wide * 0.5, 500);
     this.show(low - room, low + wide + room);
-  }
-
-  // --- mouse, fingers, keys --------------------------------------------------------------------
-
-  listen() {
-    const {canvas} = this;
-    this.box.addEventListener("scroll", () => this.draw());
-    const actions = {in: () => this.zoom(0.5), out: () => this.zoom(2), all: () => this.show(0, this.run.length),
-      step: () => this.oneStep(), previous: () => this.goTo(this.spot - 1), next: () => this.goTo(this.spot + 1), clear: () => this.clear()};
-    for (const button of this.find("[data-timeline]").querySelectorAll("[data-do]")) {
-      button.addEventListener("click", actions[button.dataset.do]);
-    }
-    canvas.addEventListener("wheel", (event) => {
-      if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-        event.preventDefault();
-        this.pan((event.deltaX || event.deltaY) / 1000);
-      } else if (event.ctrlKey || event.metaKey || document.activeElement === canvas) {
-        event.preventDefault();
-        this.zoom(Math.exp(Math.max(-100, Math.min(100, event.deltaY)) / 250), event.offsetX);
-      }
-    }, {passive: false});
-    canvas.addEventListener("keydown", (event) => this.key(event));
-    this.drag();
-    this.brush();
-  }
-
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const actions = {
-      w: () => this.zoom(0.7), "+": () => this.zoom(0.7), "=": () => this.zoom(0.7),
-      s: () => this.zoom(1.4), "-": () => this.zoom(1.4),
-      a: () => this.pan(-0.15), ArrowLeft: () => this.pan(-0.15), d: () => this.pan(0.15), ArrowRight: () => this.pan(0.15),
-      ArrowUp: () => this.box.scrollBy(0, -60), ArrowDown: () => this.box.scrollBy(0, 60),
-      ".": () => this.step(1), ",": () => this.step(-1), "]": () => this.step(0, 1), "[": () => this.step(0, -1),
-      Enter: () => this.zoomToChosen(), Escape: () => this.clear(), 0: () => this.show(0, this.run.length),
-      n: () => this.finding && this.goTo(this.spot + 1), p: () => this.finding && this.goTo(this.spot - 1),
-    };
-    const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    if (!action) return;
-    event.preventDefault();
-    action();
-  }
-
-  // One pointer drags, two pinch, none hovers; a press that does not move chooses.
-  drag() {
-    const {canvas} = this;
-    const down = new Map();
-    let moved = 0;
-    canvas.addEventListener("pointerdown", (event) => {
-      canvas.setPointerCapture(event.pointerId);
-      down.set(event.pointerId, event);
-      moved = 0;
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      const before = down.get(event.pointerId);
-      if (!before) return this.hover(event);
-      const dx = event.clientX - before.clientX, dy = event.clientY - before.clientY;
-      moved += Math.abs(dx) + Math.abs(dy);
-      if (down.size === 2) {
-        const [other] = [...down.values()].filter((one) => one.pointerId !== event.pointerId);
-        const was = Math.abs(before.clientX - other.clientX), is = Math.abs(event.clientX - other.clientX);
-        if (was > 5 && is > 5) this.zoom(was / is, (before.offsetX + other.offsetX) / 2);
-      } else if (moved > 4) {
-        this.hideTip();
-        this.show(this.low - dx / this.painter.scale, this.high - dx / this.painter.scale);
-        if (event.pointerType === "mouse") this.box.scrollTop -= dy;
-      }
-      down.set(event.pointerId, event);
-    });
-    const up = (event) => {
-      const pressed = down.delete(event.pointerId);
-      if (pressed && moved <= 4 && event.type === "pointerup") this.choose(this.at(event.offsetX, event.offsetY));
-    };
-    canvas.addEventListener("pointerup", up);
-    canvas.addEventListener("pointercancel", up);
-    canvas.addEventListener("pointerleave", () => this.hideTip());
-  }
-
-  hover(event) {
-    const found = event.pointerType === "touch" ? null : this.at(event.offsetX, event.offsetY);
-    if (found === null) return this.hideTip();
-    this.hovered = found;
-    this.tip.replaceChildren(...this.describe(found).map((line) => {
-      const p = document.createElement("p");
-      p.textContent = line;
-      return p;
-    }));
-    this.tip.hidden = false;
-    const {offsetWidth, offsetHeight} = this.tip;
-    this.tip.style.left = Math.max(4, Math.min(event.clientX + 14, window.innerWidth - offsetWidth - 8)) + "px";
-    const below = event.clientY + 18;
-    this.tip.style.top = (below + offsetHeight > window.innerHeight ? event.clientY - offsetHeight - 12 : below) + "px";
-    this.draw();
-  }
-
-  hideTip() {
-    if (!this.hovered) return;
-    this.hovered = null;
-    this.tip.hidden = true;
-    this.draw();
-  }
-
-  // The overview: press moves the view there, a drag from there marks a new one.
-  brush() {
-    const {strip} = this;
-    let from = null;
-    const time = (event) => Math.max(0, Math.min(1, event.offsetX / strip.clientWidth)) * this.run.length;
-    strip.addEventListener("pointerdown", (event) => { from = time(event); strip.setPointerCapture(event.pointerId); });
-    strip.addEventListener("pointermove", (event) => {
-      if (from === null) return;
-      const to = time(event);
-      if (Math.abs(to - from) > this.run.length * 0.003) this.show(Math.min(from, to), Math.max(from, to));
-    });
-    strip.addEventListener("pointerup", (event) => {
-      const to = time(event);
-      if (from !== null && Math.abs(to - from) <= this.run.length * 0.003) {
-        const half = (this.high - this.low) / 2;
-        this.show(to - half, to + half);
-      }
-      from = null;
-    });
-    strip.addEventListener("pointercancel", () => { from = null; });
   }
 }
 

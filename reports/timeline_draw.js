@@ -135,10 +135,19 @@ class Painter {
     const h = row.height - 1;
     let i = row.from(low);
     let fill = "";
+    let run = null; // merged pixels that are not painted yet
+    const flush = () => {
+      if (!run) return;
+      if (run.colour !== fill) context.fillStyle = fill = run.colour;
+      context.globalAlpha = 0.3 + 0.7 * run.level / 8;
+      context.fillRect(run.start, y, run.end - run.start, h);
+      run = null;
+    };
     while (i < n && start[i] < high) {
       const x = (start[i] - low) * scale;
       const w = (end[i] - start[i]) * scale;
       if (w >= 1.5) {
+        flush();
         const from = Math.max(x, -1), to = Math.min(x + w, width + 1);
         const colour = this.colourOf(kind, table, index[i]);
         if (colour !== fill) context.fillStyle = fill = colour;
@@ -155,12 +164,17 @@ class Painter {
       const pixel = Math.max(0, Math.floor(x));
       let j = above(start, low + (pixel + 1) / scale - 1e-9, i + 1);
       if (j - 1 > i && (end[j - 1] - start[j - 1]) * scale >= 1.5) j--;
+      // neighbours that look the same become one rectangle: painting costs by the call
       const colour = this.colourOf(kind, table, index[i]);
-      if (colour !== fill) context.fillStyle = fill = colour;
-      context.globalAlpha = Math.min(1, 0.3 + 0.7 * (covered[j] - covered[i]) * scale);
-      context.fillRect(pixel, y, 1, h);
+      const level = Math.min(8, Math.ceil((covered[j] - covered[i]) * scale * 8));
+      if (run && run.colour === colour && run.level === level && run.end === pixel) run.end = pixel + 1;
+      else {
+        flush();
+        run = {colour, level, start: pixel, end: pixel + 1};
+      }
       i = j;
     }
+    flush();
     context.globalAlpha = 1;
   }
 

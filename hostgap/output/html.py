@@ -26,7 +26,13 @@ from hostgap.report import view
 from hostgap.report.comparison import compare
 from hostgap.report.run import Page, Run, name_of
 
-SCRIPTS = ("timeline_data.js", "timeline_draw.js", "timeline.js", "report.js")
+SCRIPTS = (
+    "timeline_data.js",
+    "timeline_draw.js",
+    "timeline_input.js",
+    "timeline.js",
+    "report.js",
+)
 _EXPLAINED = ("What it sees", "Why it costs", "Example", "Use instead")
 _ESCAPES = {
     "<": "\\u003c",
