@@ -27,7 +27,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     window: Literal["steps", "trace"] | None = None
     step_marker: str | None = None
     device: int | str | None = None
-    format: Literal["text", "json", "markdown"] | None = None
+    format: Literal["text", "json", "markdown", "html"] | None = None
     source_roots: list[str] | None = None
     select: list[str] | str | None = None
     ignore: list[str] | str | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hostgap.diagnosis.model import Diagnosis
     from hostgap.profiling.measurement import Measurement
 
-FORMATS = ("text", "json", "markdown")
+FORMATS = ("text", "json", "markdown", "html")
 EXTENSIONS = {
     ".json": "json",
     ".md": "markdown",
@@ -264,12 +264,14 @@ def command(
     for problem in diagnosis.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
 
+    of_page = (analysis, diagnosis, path, judging.measurement)
     for output, kind in zip(outputs, kinds, strict=True):
-        if kind == "html":
-            _write_html(analysis, diagnosis, path, judging.measurement, output, force=force)
-        else:
-            _write(diagnosis, output, kind, force=force)
-    if shown is not None:
+        _write(
+            _page(*of_page) if kind == "html" else _rendered(diagnosis, kind), output, force=force
+        )
+    if shown == "html":
+        _emit(_page(*of_page))
+    elif shown is not None:
         _print(diagnosis, shown)
     if diagnosis.trace.integrity.verdict == "unmeasurable":
         return EXIT_UNMEASURABLE
@@ -291,32 +293,23 @@ def _format_of(path: Path) -> str:
     return kind
 
 
-def _write(diagnosis: Diagnosis, path: Path, kind: str, *, force: bool) -> None:
+def _write(data: bytes, path: Path, *, force: bool) -> None:
     from hostgap.files import atomic_output
 
     with atomic_output(path, force=force) as out:
-        out.write(_rendered(diagnosis, kind))
+        out.write(data)
     click.echo(f"Wrote {path}", err=True)
 
 
-def _write_html(
-    analysis: Analysis,
-    diagnosis: Diagnosis,
-    trace: str | Path,
-    measurement: Measurement | None,
-    path: Path,
-    *,
-    force: bool,
-) -> None:
-    from hostgap.files import atomic_output
+def _page(
+    analysis: Analysis, diagnosis: Diagnosis, trace: str | Path, measurement: Measurement | None
+) -> bytes:
+    """The HTML report, for which the events are needed too."""
     from hostgap.output.html import render_html
     from hostgap.report.run import Page, run_of_trace
 
     again = Path(trace) if Path(trace).is_file() else None
-    run = run_of_trace(analysis, diagnosis, again, measurement=measurement)
-    with atomic_output(path, force=force) as out:
-        out.write(render_html(Page([run])))
-    click.echo(f"Wrote {path}", err=True)
+    return render_html(Page([run_of_trace(analysis, diagnosis, again, measurement=measurement)]))
 
 
 def _print(diagnosis: Diagnosis, kind: str) -> None:
@@ -325,8 +318,12 @@ def _print(diagnosis: Diagnosis, kind: str) -> None:
 
         render_text(diagnosis, sys.stdout)
     else:
-        sys.stdout.buffer.write(_rendered(diagnosis, kind))
-        sys.stdout.buffer.flush()
+        _emit(_rendered(diagnosis, kind))
+
+
+def _emit(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _rendered(diagnosis: Diagnosis, kind: str) -> bytes:
