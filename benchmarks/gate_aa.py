@@ -1,0 +1,175 @@
+"""The gate's decision about times, on processes of a real GPU machine.
+
+Record (on the GPU machine; each process is fresh and never profiles):
+
+    python benchmarks/gate_aa.py record OUT --processes 40
+    python benchmarks/gate_aa.py record OUT --processes 40 --slower 0.05
+
+runs processes of the built-in decoder in a row and writes a measurement.json each. With --slower,
+the B processes of the ABBA order run a step that waits so much longer: its slowdown is known.
+
+Score (anywhere):
+
+    python benchmarks/gate_aa.py score OUT
+
+cuts the recorded order into ABBA blocks, decides for each stretch of 5, 8 and 10 processes a side,
+and prints how often equal sides failed, and how often the slowdown was found. Neighbouring
+stretches overlap, so the counts are not independent; the last column says how many do not overlap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from hostgap.gate.times import decide
+from hostgap.profiling.measurement import SCHEMA, Measurement
+
+LIMIT = 0.05
+SIDES = (5, 8, 10)
+WAIT = "GATE_AA_WAIT_NS"
+
+
+def sides_of(n: int) -> list[str]:
+    """The order of n processes: A B B A A B B A."""
+    return ["AB"[i % 4 in (1, 2)] for i in range(n)]
+
+
+def record(args: argparse.Namespace) -> None:
+    from hostgap.profiling import requests as r
+    from hostgap.profiling.bench import Variant
+    from hostgap.profiling.target import TargetSpec
+    from hostgap.profiling.worker import Child
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    begin = len(list(args.out.glob("[0-9]*.json")))
+    order = sides_of(begin + args.processes)
+    spec = TargetSpec(target=f"{Path(__file__).resolve()}:decode")
+    base_ns = 0.0  # of the last A: the order begins with one
+    for index in range(begin, begin + args.processes):
+        slower = args.slower if order[index] == "B" else 0.0
+        os.environ[WAIT] = str(round(base_ns * slower))
+        started = time.time()
+        with Child(spec) as child:
+            variant = Variant(child.welcome.defects)
+            request = r.Measure(variant, args.warmup, args.steps, args.repeat)
+            measured: r.Measured = child.ask(request, r.Measured)
+            where = child.welcome.environment
+        step_ns = measured.timing.step.median_ns
+        base_ns = base_ns if slower else step_ns
+        run = Measurement(
+            schema=SCHEMA,
+            target="gate_aa:decode",
+            options={"slower": slower, "side": order[index]},
+            status="complete",
+            problems=[],
+            environment=where,
+            timing=measured.timing,
+            span_ns=measured.span_ns,
+            graphs=measured.graphs,
+            host=measured.host,
+            inflation=[],
+            sites=[],
+            passes=[],
+        )
+        path = args.out / f"{index:04d}.json"
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+        took = time.time() - started
+        print(f"{path.name} {order[index]} {step_ns / 1e6:.4f} ms ({took:.0f} s)", flush=True)
+
+
+def decode() -> object:
+    """The built-in decoder with its eager defects, and a wait of the host before each step.
+
+    The host holds such a step up, so it takes longer by just the wait.
+    """
+    from hostgap.profiling.target import TargetSpec, load_target
+
+    workload = load_target(TargetSpec()).build()
+    wait_ns = int(os.environ.get(WAIT, "0"))
+    before = workload.before
+
+    def waited() -> None:
+        until = time.perf_counter_ns() + wait_ns
+        while time.perf_counter_ns() < until:
+            pass
+        if before is not None:
+            before()
+
+    workload.before = waited
+    return workload
+
+
+def score(args: argparse.Namespace) -> None:
+    paths = sorted(args.out.glob("[0-9]*.json"))
+    runs = [msgspec.json.decode(path.read_bytes(), type=Measurement) for path in paths]
+    times = np.array([run.timing.step.median_ns for run in runs])
+    slower = max((float(run.options.get("slower", 0)) for run in runs), default=0.0)  # type: ignore[arg-type]
+    sides = np.array([run.options["side"] == "B" for run in runs])
+    between = [np.log(times[sides == side]).std(ddof=1) for side in (False, True)]
+    within = [np.std(np.log(run.timing.blocks_ns), ddof=1) for run in runs]
+    print(f"{len(runs)} processes on {runs[0].environment.gpu}, true slowdown {slower:.1%}")
+    print(f"spread between processes {np.mean(between):.2%}, between blocks {np.mean(within):.2%}")
+    rows = []
+    for n in SIDES:
+        seen: Counter[str] = Counter()
+        for first in range(0, len(runs) - 2 * n + 1, 2):
+            part = slice(first, first + 2 * n)
+            new, old = times[part][sides[part]], times[part][~sides[part]]
+            seen[decide(old, new, LIMIT).outcome] += 1
+        total = sum(seen.values())
+        rows.append({"a side": n, **seen, "of": total, "apart": len(runs) // (2 * n)})
+        print(
+            f"{n:3} a side: failed {seen['failed']}, passed {seen['passed']}, "
+            f"undecided {seen['inconclusive']} of {total} ({len(runs) // (2 * n)} apart)"
+        )
+    if not slower:
+        shuffled(times)
+    (args.out / "score.json").write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def shuffled(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
+    """Sides drawn at random from recorded equal processes: the rate of false failures itself."""
+    random = np.random.default_rng(0)
+    for n in SIDES:
+        if len(times) < 2 * n:
+            continue
+        failed, tries = 0, 2_000
+        found = 0
+        for _ in range(tries):
+            drawn = random.permutation(times)[: 2 * n]
+            failed += decide(drawn[:n], drawn[n:], LIMIT).outcome == "failed"
+            found += decide(drawn[:n], drawn[n:] * (1 + LIMIT), LIMIT).outcome == "failed"
+        print(
+            f"{n:3} a side, drawn: false failures {failed / tries:.2%}, "
+            f"5 % found {found / tries:.1%}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("out", type=Path)
+    recording.add_argument("--processes", type=int, default=40)
+    recording.add_argument("--slower", type=float, default=0.0)
+    recording.add_argument("--warmup", type=int, default=10)
+    recording.add_argument("--steps", type=int, default=30)
+    recording.add_argument("--repeat", type=int, default=8)
+    recording.set_defaults(run=record)
+    scoring = commands.add_parser("score")
+    scoring.add_argument("out", type=Path)
+    scoring.set_defaults(run=score)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
