@@ -32,7 +32,7 @@ def gate(action: dict[str, Any], folder: Path, **inputs: str) -> tuple[int, str,
         env[name] = inputs.get(key[1], str(action["inputs"][key[1]].get("default", "")))
     files = {name: folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     env |= {name: str(path) for name, path in files.items()}
-    env |= {"HOSTGAP_ACTION_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    env |= {"ACTION_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     env |= {"GITHUB_WORKSPACE": str(folder)}
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
