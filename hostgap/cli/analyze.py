@@ -183,6 +183,7 @@ def command(
     from hostgap.analysis.calibration import step_alone
     from hostgap.analysis.examine import Options, examine
     from hostgap.analysis.metrics import diagnose
+    from hostgap.analysis.part import is_large, load_part
     from hostgap.cli.progress import reading
     from hostgap.diagnosis.judge import Judging, judge
     from hostgap.diagnosis.run import run_trace
@@ -257,10 +258,14 @@ def command(
         measurement = read_measurement(Path(trace))
         path = run_trace(Path(trace), measurement)
         judging = judging.of_run(measurement)
-    with reading(str(path)) as progress:
-        loaded = load_trace(path, progress=progress)
-    analysis = examine(loaded, options)
-    diagnosis = judge(diagnose(analysis), analysis, judging)
+    passes = 1 if run or steps is None or not is_large(str(path)) else 2
+    with reading(str(path), passes=passes, analyzing=True) as progress:
+        part = load_part(path, options, progress=progress) if passes == 2 else None
+        loaded = part.trace if part is not None else load_trace(path, progress=progress)
+        analysis = examine(loaded, part.options if part is not None else options)
+        diagnosis = judge(diagnose(analysis), analysis, judging)
+    if part is not None:
+        diagnosis = part.renumbered(diagnosis)
     for problem in diagnosis.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
 

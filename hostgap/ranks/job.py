@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hostgap.analysis.examine import Options, examine
 from hostgap.analysis.metrics import diagnose
+from hostgap.analysis.part import load_part
 from hostgap.diagnosis.judge import Judging, judge
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.diagnosis.run import load_run
@@ -64,16 +65,20 @@ def run_job(job: Job) -> Outcome:
 
     A trace that cannot be read is an outcome, too: it must not end the others.
     """
-    judging = job.judging
+    judging, options, part = job.judging, job.options, None
     try:
         if not is_url(job.name) and (Path(job.name) / MEASUREMENT).is_file():
             measurement = read_measurement(Path(job.name))
             trace = load_run(Path(job.name), measurement)
             judging = replace(judging, calibration=None).of_run(measurement)
         else:
-            trace = load_trace(job.name)
-        analysis = examine(trace, job.options)
+            part = load_part(job.name, options)
+            trace = part.trace if part is not None else load_trace(job.name)
+            options = part.options if part is not None else options
+        analysis = examine(trace, options)
         diagnosis = judge(diagnose(analysis), analysis, judging)
+        if part is not None:
+            diagnosis = part.renumbered(diagnosis)
         return Outcome(job.index, diagnosis, recorded_rank(trace.metadata), arrivals_of(analysis))
     except HostgapError as error:
         other = isinstance(error, OtherDocument)

@@ -11,12 +11,16 @@ from hostgap.trace.kineto import read_kineto
 from hostgap.trace.model import Trace
 from hostgap.trace.nsys import read_nsys
 from hostgap.trace.nsys_export import REPORTS, exported, is_nsys
+from hostgap.trace.part import Keep
 from hostgap.trace.remote import downloaded, is_url
 from hostgap.trace.source import open_source
 
 
 def load_trace(
-    path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None
+    path: str | os.PathLike[str],
+    *,
+    progress: Callable[[int], None] | None = None,
+    keep: Keep | None = None,
 ) -> Trace:
     """Read a trace file into tables.
 
@@ -26,6 +30,7 @@ def load_trace(
             reads a torch.profiler trace from standard input. A URL (`s3://`, `https://`) is read
             through fsspec; one of an Nsight export, told by its ending, is copied first.
         progress: called now and then with the number of (compressed) bytes read so far.
+        keep: which events of a torch.profiler trace to keep; all by default.
 
     Returns:
         The trace; see `hostgap.trace.model` for its tables. Times are int64 nanoseconds.
@@ -47,7 +52,7 @@ def load_trace(
             with exported(Path(path)) as export:
                 return _sealed(read_nsys(export, progress, name=os.fspath(path)))
         with open_source(path) as source:
-            return _sealed(read_kineto(source, progress))
+            return _sealed(read_kineto(source, progress, keep))
     finally:
         if collecting:
             gc.enable()

@@ -98,7 +98,7 @@ def test_a_frontend_is_no_rank(folder: Path, capsys: pytest.CaptureFixture[str])
     found = result(capsys, folder)
     assert (found["summary"]["ranks"], found["summary"]["frontends"]) == (3, 2)
     ends = [(one["role"], one["rank"], one["status"]) for one in found["ranks"][-2:]]
-    assert ends == [("frontend", None, "unmeasurable"), ("frontend", None, "not read")]
+    assert ends == [("frontend", None, "not read"), ("frontend", None, "unmeasurable")]
     assert found["summary"]["not_compared"] is None
 
 
