@@ -1,7 +1,8 @@
-"""Columns that grow: chunks of numpy arrays, and dictionaries that hand out codes."""
+"""Columns that grow, and dictionaries that hand out codes."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -37,30 +38,64 @@ class Names(Interner[str]):
 
 
 class Columns:
-    """Named columns filled block by block; joined once, at the end.
+    """Named columns filled block by block.
+
+class Column:
+    """One column that grows in place.
+
+    Its room doubles, and costs memory only as it is filled: large rooms are anonymous mappings, of
+    which the system holds the pages that were written, and takes them all back with the column.
+    """
+
+    __slots__ = ("_room", "length")
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._room: NDArray[Any] = np.zeros(0, dtype)
+        self.length = 0
+
+    def extend(self, values: Sequence[Any] | NDArray[Any] | int, count: int) -> None:
+        """Append `count` values, or one int as often."""
+        end = self.length + count
+        if end > len(self._room):
+            room = _room(max(end, 2 * len(self._room), _FIRST), self._room.dtype)
+            room[: self.length] = self._room[: self.length]
+            self._room = room
+        self._room[self.length : end] = values
+        self.length = end
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The column so far, not a copy."""
+        return self._room[: self.length]
+
+
+def _room(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    size = rows * dtype.itemsize
+    if size < _MAPPED:
+        return np.empty(rows, dtype)
+    return np.frombuffer(mmap.mmap(-1, size), dtype)
+
 
     Args:
         dtypes: column name -> numpy dtype.
     """
 
     def __init__(self, dtypes: Mapping[str, DTypeLike]) -> None:
-        self._dtypes = dtypes
-        self._chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in dtypes}
+        self._columns = {name: Column(dtype) for name, dtype in dtypes.items()}
 
     def append(self, **block: Sequence[Any] | NDArray[Any] | int) -> None:
         """Add one block: for every column a sequence of one length, or an int for all its rows."""
         length = len(block["start"])  # type: ignore[arg-type]
-        for name, dtype in self._dtypes.items():
-            values = block[name]
-            if isinstance(values, int):
-                self._chunks[name].append(np.full(length, values, dtype))
-            else:
-                self._chunks[name].append(np.asarray(values, dtype))
+        for name, column in self._columns.items():
+            column.extend(block[name], length)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The column as it is; not to be kept beyond `pop`."""
+        return self._columns[name].values
 
     def pop(self, name: str) -> NDArray[Any]:
-        """The whole column; its chunks are freed, so that at most one column stands twice."""
-        chunks = self._chunks.pop(name)
-        return np.concatenate(chunks) if chunks else np.zeros(0, self._dtypes[name])
+        """The whole column, which is then the caller's."""
+        return self._columns.pop(name).values
 
 
 def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
@@ -83,10 +118,19 @@ def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def by_start(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Columns (start and end first) in order of start, longer intervals first."""
+    """Columns (start and end first) in order of start, longer intervals first.
+
+    Takes the columns out of the list that it is given where it has to sort them.
+    """
     start, end = columns[0], columns[1]
     step = np.diff(start)
     if (step > 0).all() or ((step >= 0).all() and (np.diff(end)[step == 0] <= 0).all()):
         return columns
-    order = np.lexsort((-end, start))
-    return [column[order] for column in columns]
+    order = np.lexsort((-end, start)).astype(_index(len(start)))
+    columns[:] = columns[::-1]
+    return [columns.pop()[order] for _ in range(len(columns))]  # so that none stands twice
+
+
+def _index(rows: int) -> type[np.int32 | np.int64]:
+    """The smaller type that numbers so many rows."""
+    return np.int32 if rows < 2**31 else np.int64

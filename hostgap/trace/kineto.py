@@ -37,6 +37,7 @@ from hostgap.trace.model import (
     Thread,
     Trace,
 )
+from hostgap.trace.part import Keep, Table
 from hostgap.trace.source import Source
 from hostgap.trace.times import microseconds_to_ns
 
@@ -66,17 +67,20 @@ _MAX_SAMPLE = 200  # characters of what is only kept for a refusal
 _MAX_DIGITS = 19  # of a number in a string: a longer one does not fit 64 bits
 
 
-def read_kineto(source: Source, progress: Callable[[int], None] | None = None) -> Trace:
+def read_kineto(
+    source: Source, progress: Callable[[int], None] | None = None, keep: Keep | None = None
+) -> Trace:
     """Read a torch.profiler trace.
 
     Args:
         source: the opened file.
+        keep: which of its events to keep; all by default.
         progress: called now and then with the compressed bytes read so far.
 
     Raises:
         TraceError: not JSON, not such a trace, or too damaged; the message says which and where.
     """
-    reader = _Reader(source)
+    reader = _Reader(source, keep)
     batch: list[Event] = []
     begin = 0  # where the batch's text begins
     for block in reader.document.blocks():
@@ -98,7 +102,8 @@ def read_kineto(source: Source, progress: Callable[[int], None] | None = None) -
 class _Reader:
     """The tables while they are being filled."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, keep: Keep | None = None) -> None:
+        self.keep = keep
         self.source = source
         self.document = Document(source)
         self.restart()
@@ -140,6 +145,10 @@ class _Reader:
                 self._other(event)
         for category, bucket in buckets.items():
             self.phases["X"] += len(bucket)
+            if self.keep is not None:
+                bucket = _wanted(self.keep, category or "", bucket)
+                if not bucket:
+                    continue
             self.categories[(category or "")[:_MAX_SAMPLE]] += len(bucket)
             if category in vocab.FRAME_CATEGORIES:
                 self._host(bucket, self.frames)
@@ -171,6 +180,17 @@ class _Reader:
 
     def _host(self, events: list[Event], table: Columns, **extra: Any) -> None:
         start, end, good = self._times(events)
+        if self.keep is not None:
+            which: Table = (
+                "api" if table is self.api else "frames" if table is self.frames else "host"
+            )
+            wanted = self.keep.host(which, start, np.maximum(start, end)) | ~good
+            if not wanted.all():
+                events = [event for event, ok in zip(events, wanted.tolist(), strict=True) if ok]
+                start, end, good = start[wanted], end[wanted], good[wanted]
+                extra = _chosen(extra, wanted)
+                if not events:
+                    return
         names = self.names
         name = np.array([names[event.name] for event in events], np.int32)
         thread = self._thread(events)
@@ -183,10 +203,7 @@ class _Reader:
             self.unreadable += int(np.count_nonzero(~good))
             self.negative_host += int(np.count_nonzero(good & ~keep))
             start, end, name, thread = start[keep], end[keep], name[keep], thread[keep]
-            extra = {
-                key: np.asarray(value)[keep] if not isinstance(value, int) else value
-                for key, value in extra.items()
-            }
+            extra = _chosen(extra, keep)
         table.append(start=start, end=end, thread=thread, name=name, **extra)
 
     def _gpu(self, events: list[Event], kind: GpuKind) -> None:
@@ -195,6 +212,12 @@ class _Reader:
             self.unreadable += int(np.count_nonzero(~good))
             events = [event for event, ok in zip(events, good, strict=True) if ok]
             start, end = start[good], end[good]
+        if self.keep is not None:
+            ids = np.zeros(len(events), np.int64)
+            ids[:] = _int64s([(e.args or _NO_ARGS).correlation for e in events], _NONE)
+            wanted = self.keep.gpu(start, end, ids)
+            events = [event for event, ok in zip(events, wanted.tolist(), strict=True) if ok]
+            start, end = start[wanted], end[wanted]
         names, copies = self.names, self.copies
         args = [event.args or _NO_ARGS for event in events]
         copy: list[int] | int = _NONE
@@ -373,13 +396,13 @@ class _Reader:
         return names, np.array([vocab.api_role(name) for name in names], np.int8)
 
     def _gpu_ops(self, api: ApiCalls) -> tuple[GpuOps, int, int, int]:
-        gpu = {name: self.gpu.pop(name) for name in _GPU}
-        start, end = gpu["start"], gpu["end"]
+        start, end = self.gpu["start"], self.gpu["end"]
         unset = (start == 0) & (end == 0)
         negative = end < start
         order = np.lexsort((end, start))
         order = order[~(unset | negative)[order]]
-        gpu = {name: column[order] for name, column in gpu.items()}
+        del start, end
+        gpu = {name: self.gpu.pop(name)[order] for name in _GPU}  # so that none stands twice
         copies = [vocab.copy_of(text) for text in self.copies]
         copies.append((CopyKind.NONE, Memory.UNKNOWN, Memory.UNKNOWN))  # code -1
         table = np.array(copies, np.int8).reshape(-1, 3)[gpu.pop("copy")]
@@ -401,6 +424,27 @@ class _Reader:
                 if isinstance(entry, dict) and isinstance(entry.get("id"), int):
                     known[entry["id"]] = str(entry.get("name") or "")
         return tuple(Device(device, known.get(device, "")) for device in self.devices)
+
+
+def _wanted(keep: Keep, category: str, events: list[Event]) -> list[Event]:
+    """The events of one category that may be kept, as far as their kind and name tell."""
+    if category in vocab.FRAME_CATEGORIES:
+        return events if "frames" in keep.tables else []
+    if category in vocab.GPU_CATEGORIES:
+        return events if "gpu" in keep.tables else []
+    kind = vocab.HOST_CATEGORIES.get(category)
+    if kind is None or keep.names is None or kind is HostKind.ANNOTATION:
+        return events
+    search, annotation = keep.names.search, vocab.ANNOTATION_NAMES.match
+    return [e for e in events if search(e.name) is not None or annotation(e.name) is not None]
+
+
+def _chosen(columns: dict[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
+    """Some rows of columns, of which one for all rows is an int."""
+    return {
+        key: value if isinstance(value, int) else np.asarray(value)[rows]
+        for key, value in columns.items()
+    }
 
 
 def _sorted(api: ApiCalls, roles: NDArray[np.int8]) -> ApiCalls:
