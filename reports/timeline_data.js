@@ -46,12 +46,12 @@ class Row {
     this.index = new Int32Array(size); // in the table
     this.covered = new Float64Array(size + 1); // time covered by the events before
   }
-  add(index, start, length) {
+  add(index, start, length, covered = length) {
     const i = this.n++;
     this.start[i] = start;
     this.end[i] = start + length;
     this.index[i] = index;
-    this.covered[i + 1] = this.covered[i] + length;
+    this.covered[i + 1] = this.covered[i] + covered;
   }
   // The first event that ends after a time.
   from(time) {
@@ -72,7 +72,7 @@ async function unpack(data) {
   for (const kind of TABLES) {
     const packed = data.tables[kind];
     const table = tables[kind] = {start: summed(bytes, packed.start)};
-    for (const key of ["dur", "name", "lane", "depth", "many", "class"]) table[key] = column(bytes, packed[key]);
+    for (const key of ["dur", "name", "lane", "depth", "many", "busy", "class"]) table[key] = column(bytes, packed[key]);
     if (packed.call) table.call = column(bytes, packed.call);
   }
   run.tables = tables;
@@ -120,5 +120,8 @@ function fillRows(run, kind, table) {
   run.lanes.forEach((lane, number) => {
     if (lane.kind === kind) lane.rows = Array.from(sizes[number], (size) => new Row(number, kind, table, size || 0));
   });
-  for (let i = 0; i < n; i++) run.lanes[table.lane[i]].rows[table.depth[i]].add(i, table.start[i], table.dur[i]);
+  for (let i = 0; i < n; i++) {
+    const covered = table.many[i] ? table.busy[i] : table.dur[i];
+    run.lanes[table.lane[i]].rows[table.depth[i]].add(i, table.start[i], table.dur[i], covered);
+  }
 }

@@ -140,7 +140,7 @@ class Painter {
       if (!run) return;
       if (run.colour !== fill) context.fillStyle = fill = run.colour;
       context.globalAlpha = 0.3 + 0.7 * run.level / 8;
-      context.fillRect(run.start, y, run.end - run.start, h);
+      context.fillRect(run.start, run.merged ? y + h / 2 : y, run.end - run.start, run.merged ? h / 2 : h);
       run = null;
     };
     while (i < n && start[i] < high) {
@@ -151,9 +151,11 @@ class Painter {
         const from = Math.max(x, -1), to = Math.min(x + w, width + 1);
         const colour = this.colourOf(kind, table, index[i]);
         if (colour !== fill) context.fillStyle = fill = colour;
-        context.globalAlpha = table.many[index[i]] ? 0.45 : 1;
-        context.fillRect(from, y, Math.max(to - from - 0.5, 1), h);
-        if (to - from > 28) {
+        const merged = table.many[index[i]] > 0;
+        context.globalAlpha = merged ? 0.3 + 0.7 * table.busy[index[i]] / table.dur[index[i]] : 1;
+        // what was merged is half as high, so that it is not taken for one event
+        context.fillRect(from, merged ? y + h / 2 : y, Math.max(to - from - 0.5, 1), merged ? h / 2 : h);
+        if (to - from > 28 && !merged) {
           this.text(this.nameOf(kind, index[i]), from + 3, y + h / 2, to - from - 6);
           fill = "";
         }
@@ -167,10 +169,11 @@ class Painter {
       // neighbours that look the same become one rectangle: painting costs by the call
       const colour = this.colourOf(kind, table, index[i]);
       const level = Math.min(8, Math.ceil((covered[j] - covered[i]) * scale * 8));
-      if (run && run.colour === colour && run.level === level && run.end === pixel) run.end = pixel + 1;
+      const merged = table.many[index[i]] > 0;
+      if (run && run.colour === colour && run.level === level && run.end === pixel && run.merged === merged) run.end = pixel + 1;
       else {
         flush();
-        run = {colour, level, start: pixel, end: pixel + 1};
+        run = {colour, level, merged, start: pixel, end: pixel + 1};
       }
       i = j;
     }
@@ -203,13 +206,13 @@ class Painter {
     const sums = new Float64Array(causes.length);
     let pixel = -1;
     const flush = () => {
-      let bottom = y + h;
-      for (let cause = 0; cause < sums.length; cause++) {
+      let from = y; // work stays below, as in the overview
+      for (let cause = sums.length - 1; cause >= 0; cause--) {
         if (!sums[cause]) continue;
         const tall = Math.min(1, sums[cause] * scale) * h;
         context.fillStyle = causes[cause].flat;
-        context.fillRect(pixel, bottom - tall, 1, tall);
-        bottom -= tall;
+        context.fillRect(pixel, from, 1, tall);
+        from += tall;
         sums[cause] = 0;
       }
     };

@@ -22,6 +22,7 @@ from hostgap import __version__
 from hostgap.diagnosis.registry import load_rules
 from hostgap.output import fix_summary, summary
 from hostgap.output.printable import printable
+from hostgap.ranks import view as ranks_view
 from hostgap.report import view
 from hostgap.report.comparison import compare
 from hostgap.report.run import Page, Run, name_of
@@ -72,6 +73,7 @@ def render_html(page: Page) -> bytes:
             s=summary,
             f=fix_summary,
             v=view,
+            r=ranks_view,
             show=printable,
             name_of=name_of,
             explained=_explanations(page),

@@ -10,6 +10,7 @@ from hostgap.analysis.examine import Analysis
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.fixes.report import FixReport
 from hostgap.profiling.measurement import Measurement
+from hostgap.ranks.model import DiagnosisSet
 from hostgap.report.geometry import geometry
 from hostgap.report.kernels import Kernels, kernels
 from hostgap.report.timeline import timeline
@@ -44,11 +45,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that one HTML file shows. With `base`, the first run is compared with it."""
+    """All that one HTML file shows. With `base`, the first run is compared with it; `ranks` says
+    what the runs show together, where they are the ranks of one job."""
 
     runs: list[Run] = field(default_factory=list)
     ladder: FixReport | None = None
     base: Run | None = None
+    ranks: DiagnosisSet | None = None
 
 
 def run_of_trace(
@@ -58,6 +61,7 @@ def run_of_trace(
     *,
     label: str | None = None,
     measurement: Measurement | None = None,
+    budget: int | None = None,
 ) -> Run:
     """A run with its timeline and kernels.
 
@@ -65,8 +69,9 @@ def run_of_trace(
         analysis: the tables behind `diagnosis`.
         path: the trace, None where it cannot be read again (standard input).
         label: for the picker; the trace's name by default.
+        budget: events to show one by one; as many as a page of one run holds by default.
     """
-    made = timeline(analysis, diagnosis)
+    made = timeline(analysis, diagnosis, budget)
     events, notes = made if made is not None else (None, [NO_EVENTS])
     clock = analysis.clock
     moved = []
@@ -87,9 +92,9 @@ def run_of_trace(
     )
 
 
-def run_of_json(diagnosis: Diagnosis, label: str | None = None) -> Run:
-    """A run without events."""
-    return Run(label or name_of(diagnosis), diagnosis, notes=[BARE_JSON])
+def run_of_json(diagnosis: Diagnosis, label: str | None = None, why: str = BARE_JSON) -> Run:
+    """A run without events, and why it has none."""
+    return Run(label or name_of(diagnosis), diagnosis, notes=[why])
 
 
 def name_of(diagnosis: Diagnosis) -> str:

@@ -17,11 +17,22 @@ from hostgap.fixes import report as fix
 from hostgap.profiling import measurement as measured
 from hostgap.profiling.rundir import is_run_dir, read_measurement
 from hostgap.ranks import model as ranks
+from hostgap.ranks.diagnose import diagnose_set
+from hostgap.report import thinning
 from hostgap.report.run import Page, Run, run_of_json, run_of_trace
 from hostgap.trace.load import load_trace
 
 LARGEST = 64 << 20  # bytes of a JSON file of hostgap
+MOST_TIMELINES = 8  # of the ranks of a folder
+LEAST_EVENTS = 40_000  # that each of them shows one by one
+NOT_IDLEST = (
+    f"Timelines are shown of the {MOST_TIMELINES} ranks whose GPU idles most. For the one of this "
+    "rank: hostgap report TRACE -o r.html"
+)
 _TRACES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
+
+
+Found = Run | ranks.DiagnosisSet | fix.FixReport
 
 
 class _Marked(msgspec.Struct):
@@ -40,10 +51,13 @@ def read_page(paths: Sequence[Path], base: Path | None = None) -> Page:
     """
     runs: list[Run] = []
     ladder = None
+    together = None
     for path in paths:
         for found in _read(path):
             if isinstance(found, Run):
                 runs.append(found)
+            elif isinstance(found, ranks.DiagnosisSet):
+                together = found if len(paths) == 1 else None
             elif ladder is None:
                 ladder = found
             else:
@@ -54,10 +68,10 @@ def read_page(paths: Sequence[Path], base: Path | None = None) -> Page:
         if len(others) != 1 or not runs:
             raise TraceError(f"{base}: a comparison needs one run on each side")
         against = others[0]
-    return Page(runs, ladder, against)
+    return Page(runs, ladder, against, together)
 
 
-def _read(path: Path) -> list[Run | fix.FixReport]:
+def _read(path: Path) -> list[Found]:
     if path.is_dir():
         if is_run_dir(path):
             return [_run_dir(path)]
@@ -75,7 +89,8 @@ def _read(path: Path) -> list[Run | fix.FixReport]:
             return [msgspec.json.decode(data, type=fix.FixReport)]
         if kind == ranks.SCHEMA:
             found = msgspec.json.decode(data, type=ranks.DiagnosisSet)
-            return [run_of_json(one.diagnosis, one.label) for one in found.ranks if one.diagnosis]
+            told = [(one.diagnosis, one.label) for one in found.ranks]
+            return [found, *(run_of_json(each, label) for each, label in told if each is not None)]
     except (msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(f"{path}: {error}", "write it again with this hostgap") from error
     known = ", ".join((model.SCHEMA, ranks.SCHEMA, fix.SCHEMA, measured.SCHEMA))
@@ -99,15 +114,39 @@ def _schema_of(path: Path) -> str | None:
     return schema if schema.startswith("hostgap.") else None
 
 
-def _folder(path: Path) -> list[Run | fix.FixReport]:
+def _folder(path: Path) -> list[Found]:
     """A folder of ranks: its traces, else its diagnoses."""
     files = sorted(file for file in path.iterdir() if file.is_file())
     ours = [file for file in files if file.name.endswith(".json") and _schema_of(file)]
-    traces = [file for file in files if file.name.endswith(_TRACES) and file not in ours]
-    chosen = traces or [file for file in ours if _schema_of(file) == model.SCHEMA]
+    if any(file.name.endswith(_TRACES) and file not in ours for file in files):
+        return _ranks(path)
+    chosen = [file for file in ours if _schema_of(file) == model.SCHEMA]
     if not chosen:
         raise TraceError(f"{path}: holds no traces and no results", "see: hostgap report --help")
     return [found for file in chosen for found in _read(file)]
+
+
+def _ranks(path: Path) -> list[Found]:
+    """The traces of a folder, held against each other; the idlest with their timelines."""
+    together = diagnose_set([str(path)])
+    known = [one for one in together.ranks if one.diagnosis is not None]
+    idlest = sorted(known, key=lambda one: -_idle_share(one))[:MOST_TIMELINES]
+    budget = max(LEAST_EVENTS, thinning.BUDGET // max(1, len(idlest)))
+    runs: list[Found] = [together]
+    for one in known:
+        assert one.diagnosis is not None
+        if one not in idlest:
+            runs.append(run_of_json(one.diagnosis, one.label, NOT_IDLEST))
+            continue
+        trace = Path(one.file)
+        analysis = examine(load_trace(trace), Options())
+        runs.append(run_of_trace(analysis, one.diagnosis, trace, label=one.label, budget=budget))
+    return runs
+
+
+def _idle_share(one: ranks.RankDiagnosis) -> float:
+    figures = one.figures
+    return figures.idle_ns / max(1, figures.window_ns) if figures is not None else 0.0
 
 
 def _run_dir(folder: Path) -> Run:

@@ -8,7 +8,7 @@ which knows how many it stands for. Idle time needs no merging: the overview's b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,13 @@ class Detail:
         return np.asarray(inside | self.marked[self.bucket(start)])
 
 
-def choose(starts: list[Int64], boundaries: Int64, window: int, evidence: Int64) -> Detail:
+def choose(
+    starts: list[Int64],
+    boundaries: Int64,
+    window: int,
+    evidence: Int64,
+    budget: int | None = None,
+) -> Detail:
     """Decide what is shown one by one.
 
     Args:
@@ -52,12 +58,14 @@ def choose(starts: list[Int64], boundaries: Int64, window: int, evidence: Int64)
         boundaries: of steps, sorted.
         window: where the steps that count begin.
         evidence: times around which events are wanted, wherever they are.
+        budget: events to show one by one; `BUDGET` by default.
     """
+    budget = BUDGET if budget is None else budget
     filled = [times for times in starts if len(times)]
     low = min((int(times[0]) for times in filled), default=0)
     high = max((int(times[-1]) for times in filled), default=0) + 1
     marked = np.zeros(BUCKETS, np.bool_)
-    if sum(map(len, starts)) <= BUDGET:
+    if sum(map(len, starts)) <= budget:
         return Detail(True, low, high, low, high, marked)
     first = min(max(window, low), high)
 
@@ -69,7 +77,7 @@ def choose(starts: list[Int64], boundaries: Int64, window: int, evidence: Int64)
     lower, upper = first, high  # the latest time up to which events fit
     while upper - lower > 1:
         middle = (lower + upper) // 2
-        lower, upper = (middle, upper) if count(middle) <= BUDGET * 3 // 4 else (lower, middle)
+        lower, upper = (middle, upper) if count(middle) <= budget * 3 // 4 else (lower, middle)
     whole = boundaries[(boundaries > first) & (boundaries <= lower)]
     last = int(whole[-1]) if len(whole) else lower
     detail = Detail(False, low, high, first, last, marked)
@@ -79,13 +87,19 @@ def choose(starts: list[Int64], boundaries: Int64, window: int, evidence: Int64)
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """Events to show, sorted by start. `row` is that of the table, -1 for a block of `many`."""
+    """Events to show, sorted by start. `row` is that of the table, -1 for a block of `many`, whose
+    events cover at most `busy` of it; 0 elsewhere."""
 
     row: NDArray[np.int64]
     start: Int64
     end: Int64
     lane: NDArray[np.int64]
     many: NDArray[np.int64]
+    busy: Int64
+
+    def take(self, rows: NDArray[np.generic]) -> Thinned:
+        """Only some of them (a mask or indices)."""
+        return Thinned(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 def thin(detail: Detail, start: Int64, end: Int64, lane: NDArray[np.signedinteger]) -> Thinned:
@@ -101,7 +115,7 @@ def thin(detail: Detail, start: Int64, end: Int64, lane: NDArray[np.signedintege
     rest = np.flatnonzero(shown & ~keep)
     if len(rest) == 0:
         none = np.zeros(len(kept), np.int64)
-        return Thinned(kept, start[kept], end[kept], lane[kept].astype(np.int64), none)
+        return Thinned(kept, start[kept], end[kept], lane[kept].astype(np.int64), none, none)
     bucket = detail.bucket(start[rest])
     key = lane[rest].astype(np.int64) * BUCKETS + bucket
     order = np.argsort(key, kind="stable")
@@ -113,10 +127,13 @@ def thin(detail: Detail, start: Int64, end: Int64, lane: NDArray[np.signedintege
     block_start = start[rest[first]]
     block_end = np.maximum.reduceat(end[rest], first)
     block_end = np.maximum(np.minimum(block_end, limit), block_start)
+    length = np.add.reduceat(np.maximum(end[rest] - start[rest], 0), first)
+    block_busy = np.where(size > 1, np.minimum(length, block_end - block_start), 0)
     row = np.concatenate((kept, np.where(size > 1, -1, rest[first])))
     begin = np.concatenate((start[kept], block_start))
     finish = np.concatenate((end[kept], np.where(size > 1, block_end, end[rest[first]])))
     where = np.concatenate((lane[kept], lane[rest[first]])).astype(np.int64)
     many = np.concatenate((np.zeros(len(kept), np.int64), np.where(size > 1, size, 0)))
-    by_time = np.argsort(begin, kind="stable")
-    return Thinned(row[by_time], begin[by_time], finish[by_time], where[by_time], many[by_time])
+    busy = np.concatenate((np.zeros(len(kept), np.int64), block_busy))
+    thinned = Thinned(row, begin, finish, where, many, busy)
+    return thinned.take(np.argsort(begin, kind="stable"))

@@ -45,10 +45,15 @@ class _Table:
     thinned: Thinned | None = None
 
 
-def timeline(analysis: Analysis, diagnosis: Diagnosis) -> tuple[dict[str, Any], list[str]] | None:
+def timeline(
+    analysis: Analysis, diagnosis: Diagnosis, budget: int | None = None
+) -> tuple[dict[str, Any], list[str]] | None:
     """The timeline's data, and a line for everything that was merged or left out.
 
     None where the trace has no events at all.
+
+    Args:
+        budget: how many events to show one by one, where a page shares its size among ranks.
     """
     lanes: list[dict[str, Any]] = []
     tables = _tables(analysis, lanes)
@@ -59,7 +64,11 @@ def timeline(analysis: Analysis, diagnosis: Diagnosis) -> tuple[dict[str, Any], 
     window = min((device.low for device in analysis.devices.values()), default=0)
     wanted = [spot[0] for each in evidence for spot in each.spots[:2]]
     detail = choose(
-        [table.start for table in tables], steps, window, np.array(wanted, dtype=np.int64)
+        [table.start for table in tables],
+        steps,
+        window,
+        np.array(wanted, dtype=np.int64),
+        budget,
     )
     for table in tables:
         table.thinned = thin(detail, table.start, table.end, table.lane)
@@ -169,13 +178,7 @@ def _pack(
             f"{np.count_nonzero(~fits):,} {_WHAT[table.kind]} nested deeper than "
             f"{DEEPEST[table.kind]} rows are left out of the timeline."
         )
-        thinned = Thinned(
-            thinned.row[fits],
-            thinned.start[fits],
-            thinned.end[fits],
-            thinned.lane[fits],
-            thinned.many[fits],
-        )
+        thinned = thinned.take(fits)
         table.thinned, depth = thinned, depth[fits]
     single = thinned.row >= 0
     name = np.zeros(len(thinned.row), np.int64)
@@ -187,6 +190,7 @@ def _pack(
         "lane": packer.add(thinned.lane),
         "depth": packer.add(depth),
         "many": packer.add(thinned.many),
+        "busy": packer.add(thinned.busy),
         "class": packer.add(_classes(analysis, table.kind, thinned)),
     }
 

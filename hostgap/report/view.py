@@ -98,11 +98,12 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
     shown.append(Tile("Kernels", s.duration(busy), f"of GPU work{per}", busy))
     average = diagnosis.steps.per_step
     if per and average is not None:
-        graphs = (
-            f"and {average.graph_launches:,.4g} graph launches" if average.graph_launches else ""
-        )
+        graphs = ""
+        if average.graph_launches:
+            many = "" if average.graph_launches == 1 else "es"
+            graphs = f", and {average.graph_launches:,.4g} graph launch{many}"
         shown.append(
-            Tile("Launches", f"{average.launches:,.5g}", f"a step {graphs}", average.launches)
+            Tile("Launches", f"{average.launches:,.5g}", f"a step{graphs}", average.launches)
         )
         shown.append(Tile("Syncs", f"{average.sync_calls:,.4g}", "a step", average.sync_calls))
     else:

@@ -98,7 +98,8 @@ def test_a_folder_of_ranks(tmp_path: Path) -> None:
     assert run(["report", str(ranks), "-o", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert text.count('class="run"') == 3
-    assert "All 3 ranks and runs" in text
+    assert 'id="all-runs"' in text
+    assert text.count("<canvas") == 6
 
 
 def test_a_comparison(tmp_path: Path) -> None:
