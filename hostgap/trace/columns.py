@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Key = TypeVar("Key", bound=Hashable)
+_FIRST = 4096  # rows a column has room for at first
+_MAPPED = 1 << 20  # bytes from which on a column is a mapping of its own
 _CLOSE = 1 << 22  # ids this close together are told apart by a table
 
 
@@ -36,9 +38,6 @@ class Names(Interner[str]):
         self.cut += 1
         return self[key[: self.limit]]
 
-
-class Columns:
-    """Named columns filled block by block.
 
 class Column:
     """One column that grows in place.
@@ -75,6 +74,9 @@ def _room(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.empty(rows, dtype)
     return np.frombuffer(mmap.mmap(-1, size), dtype)
 
+
+class Columns:
+    """Named columns filled block by block.
 
     Args:
         dtypes: column name -> numpy dtype.

@@ -74,8 +74,8 @@ def read_kineto(
 
     Args:
         source: the opened file.
-        keep: which of its events to keep; all by default.
         progress: called now and then with the compressed bytes read so far.
+        keep: which of its events to keep; all by default.
 
     Raises:
         TraceError: not JSON, not such a trace, or too damaged; the message says which and where.
@@ -103,8 +103,8 @@ class _Reader:
     """The tables while they are being filled."""
 
     def __init__(self, source: Source, keep: Keep | None = None) -> None:
-        self.keep = keep
         self.source = source
+        self.keep = keep
         self.document = Document(source)
         self.restart()
 
@@ -121,8 +121,8 @@ class _Reader:
         self.categories: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
         self.first_names: list[str] = []
-        self.groups: dict[int, str] = {}
         self.thread_names: dict[tuple[Any, Any], str] = {}
+        self.groups: dict[int, str] = {}
         self.process_names: dict[Any, str] = {}
         self.process_labels: dict[Any, str] = {}
         self.seen_processes: list[str] = []
@@ -145,11 +145,11 @@ class _Reader:
                 self._other(event)
         for category, bucket in buckets.items():
             self.phases["X"] += len(bucket)
+            self.categories[(category or "")[:_MAX_SAMPLE]] += len(bucket)
             if self.keep is not None:
                 bucket = _wanted(self.keep, category or "", bucket)
                 if not bucket:
                     continue
-            self.categories[(category or "")[:_MAX_SAMPLE]] += len(bucket)
             if category in vocab.FRAME_CATEGORIES:
                 self._host(bucket, self.frames)
             elif (kind := vocab.HOST_CATEGORIES.get(category or "")) is not None:
