@@ -14,13 +14,29 @@ from numpy.typing import NDArray
 from hostgap.analysis.intervals import EMPTY, Intervals, cut, edges
 from hostgap.trace.model import Int64
 
-# How much longer tracing makes host time, measured on an H200 with torch 2.11: an eager step 1.3 to
-# 2.3 times, a graph launch 3 to 4 times. The replay without it assumes the most.
+# How much longer tracing makes host time, measured on H200 hosts with torch 2.11: an eager step 1.3
+# to 2.3 times. The replay without it assumes the most.
 INFLATION = 2.3
-GRAPH_INFLATION = 4.0
+# To a graph launch tracing adds 0.4 to 1.8 us a node, whatever it took before: 1,230 nodes took 217
+# or 25 us without, 740 or 1,676 with. The most, and the least that a launch was seen to take.
+TRACED_NODE_NS = 1_800
+LEAST_GRAPH_NS = 5_000
+GRAPH_INFLATION = 4.0  # of graph launches that an edit makes, which were never traced
 # A recorded Python frame costs 4.6 us (a compiled step of 5,949 frames: 33.9 ms traced, 6.0 not).
 FRAME_NS = 5_000
 LEAST_RATE = 0.1  # of what is traced, that is left without frames
+
+
+def untraced_graph_calls(length: Int64, nodes: Int64) -> Int64:
+    """The least that graph launches may take without a profiler, ns.
+
+    Args:
+        length: of the calls as traced, ns.
+        nodes: that each of them launched, as the trace has them: one of a graph recorded as a
+            whole, whose launch is not lengthened.
+    """
+    least: Int64 = np.maximum(LEAST_GRAPH_NS, length - TRACED_NODE_NS * nodes)
+    return np.minimum(length, least)
 
 
 def _times() -> Int64:

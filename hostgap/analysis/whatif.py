@@ -24,11 +24,12 @@ from hostgap.analysis.pace import (
     INFLATION,
     LEAST_RATE,
     Pace,
+    untraced_graph_calls,
 )
 from hostgap.analysis.playback import ASYNC_NS, STAGED_BYTES, Playback
 from hostgap.trace.model import Bool, Int64
 
-__all__ = ["ASYNC_NS", "GRAPH_INFLATION", "MOST_EVENTS", "STAGED_BYTES", "Replay", "Saving"]
+__all__ = ["ASYNC_NS", "MOST_EVENTS", "STAGED_BYTES", "Replay", "Saving"]
 
 MOST_EVENTS = 6_000  # calls and ops replayed: whole steps, as many as fit, but at least one
 MOST_CALIBRATED = 3_000  # the same of a replay that is fitted, played much oftener
@@ -193,12 +194,16 @@ class Replay(Playback):
     @cached_property
     def _untraced(self) -> Pace:
         unit = self.units
+        length = np.maximum(self.end - self.start, 1)
+        nodes = np.bincount(unit.call, weights=self.nodes, minlength=len(length))
+        least = untraced_graph_calls(length, nodes.astype(np.int64))
         return Pace(
             unit.lead,
             unit.gap,
             unit.end - unit.start,
             host=self._untraced_rate,
             graph=1 / GRAPH_INFLATION,
+            call=np.where(self.graph_call, least / length, np.nan),
             still=self.still,
             gone=self.gone,
         )
