@@ -85,6 +85,10 @@ class Columns:
     def __init__(self, dtypes: Mapping[str, DTypeLike]) -> None:
         self._columns = {name: Column(dtype) for name, dtype in dtypes.items()}
 
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return min((column.length for column in self._columns.values()), default=0)
+
     def append(self, **block: Sequence[Any] | NDArray[Any] | int) -> None:
         """Add one block: for every column a sequence of one length, or an int for all its rows."""
         length = len(block["start"])  # type: ignore[arg-type]

@@ -61,6 +61,7 @@ _NO_ARGS = Args()
 _INT64 = 2**63
 _BATCH = 4096  # events handled at once: enough for numpy, few enough for the cache
 _BATCH_TEXT = 8 << 20  # bytes of their text after which fewer are
+MOST_ROWS = 200_000_000  # events that are kept, of all tables: some 8 GB
 _MAX_NAME = 64 << 10  # characters of an event's name that are kept
 _MAX_ROW = 1 << 10  # characters of the name or id of a process, thread, device or stream
 _MAX_SAMPLE = 200  # characters of what is only kept for a refusal
@@ -136,6 +137,11 @@ class _Reader:
 
     def add(self, events: list[Event]) -> None:
         """Append one block to the tables."""
+        if sum(map(len, (self.gpu, self.api, self.host, self.frames))) > MOST_ROWS:
+            raise TraceError(
+                f"{self.source.name}: more than {MOST_ROWS:,} events",
+                "read a part of it (--steps A:B), or record fewer steps",
+            )
         buckets: defaultdict[str | None, list[Event]] = defaultdict(list)
         for event in events:
             phase = event.ph

@@ -152,6 +152,15 @@ def test_what_is_a_url() -> None:
     assert not has_pattern("https://h/x.json?a=[1]*")
 
 
+def test_more_events_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hostgap.trace import kineto
+
+    monkeypatch.setattr(kineto, "MOST_ROWS", 8192)
+    with pytest.raises(TraceError, match=r"more than 8,192 events") as caught:
+        hostgap.load_trace(SAMPLES / "eager.json.gz")
+    assert "--steps" in str(caught.value.hint)
+
+
 def test_a_file_that_expands_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gzip
 
