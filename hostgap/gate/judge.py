@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hostgap import __version__
 from hostgap.diagnosis.model import Diagnosis, StepClass
 from hostgap.errors import ConfigError
 from hostgap.gate import model as g
 from hostgap.gate.baseline import Entry, entry_of, find_entry, told
-from hostgap.gate.culprits import Waits, culprits_of, waits_of
-from hostgap.gate.metrics import EXACT, METRICS, Metric, shown
-from hostgap.gate.settings import Budget, Settings
+from hostgap.gate.checks import Checks
+from hostgap.gate.culprits import Waits, waits_of
+from hostgap.gate.settings import Settings
 from hostgap.gate.step_time import check_step_time
 from hostgap.gate.subject import Subject, choose_class
 
 # What makes even counts worthless: files cut or damaged, and work of the GPU that ran unrecorded.
 _SALVAGED = {"HG920": "salvaged from a truncated file", "HG921": "salvaged from a damaged file"}
 _UNRECORDED = "HG934"
-_DROPPED = "HG903"  # some launches without their kernels: only what is read off GPU rows is wrong
 DEFAULT_REGRESSION = 0.05  # of the step's time, where base runs are given and no budget is
 
 
@@ -45,7 +46,8 @@ def gate(
     step = choose_class(new.diagnosis, settings.step_class, known) if new.diagnosis else None
     key = new.key(step)
     bad = unmeasurable(new.diagnosis)
-    entry, against = None, "baseline"
+    entry: Entry | None = None
+    against: Literal["baseline", "base runs"] = "baseline"
     if entries is not None and step is not None and bad is None:
         entry, said = find_entry(entries, key, allow_mismatch=settings.allow_mismatch)
         notes += said
@@ -64,8 +66,10 @@ def gate(
     waits = Waits(1.0, 0.0, 0.0, [], [])
     if new.diagnosis is not None and bad is None:
         waits = waits_of(new.places or new.diagnosis, settings.allow, entry)
-    judge = _Judge(new, step, bad, waits, entry, against)
-    checks = [judge.budget(budget) for budget in settings.budgets.values() if _has_limit(budget)]
+    judge = Checks(new, step, bad, waits, entry, against)
+    checks = [
+        judge.budget(budget) for budget in settings.budgets.values() if budget.limit is not None
+    ]
     if entry is not None:
         checks += judge.against_entry(settings)
         notes += judge.notes(settings)
@@ -94,10 +98,6 @@ def gate(
 
 
 _ADVICE = "give --budget sync_calls_per_step=0, or `--update-baseline` on a trace that is good"
-
-
-def _has_limit(budget: Budget) -> bool:
-    return budget.limit is not None
 
 
 def _class_note(diagnosis: Diagnosis | None, step: StepClass | None) -> list[str]:
@@ -165,222 +165,3 @@ def _nothing(reason: str) -> g.Check:
         base=None,
         text=f"the trace supports no verdict: {reason}",
     )
-
-
-class _Judge:
-    """One diagnosis and class of steps, asked for one metric after the other."""
-
-    def __init__(
-        self,
-        new: Subject,
-        step: StepClass | None,
-        bad: str | None,
-        waits: Waits,
-        entry: Entry | None,
-        against: str,
-    ) -> None:
-        self.new, self.step, self.bad = new, step, bad
-        self.waits, self.entry, self.against = waits, entry, against
-
-    def value(self, metric: Metric) -> tuple[float | None, str | None]:
-        """A metric's value, or why there is none."""
-        diagnosis = self.new.diagnosis
-        if metric.kind == "step time":
-            times = sorted(self.new.times_ns)
-            if times:
-                return times[len(times) // 2], None
-            if diagnosis is not None and diagnosis.unprofiled is not None:
-                return float(diagnosis.unprofiled.step_ns), None
-            return None, None  # a trace says nothing of it: not a fault of the trace
-        if diagnosis is None:
-            return None, f"{self.new.name} has no trace to count in"
-        if self.bad is not None:
-            return None, self.bad
-        if self.step is None and (metric.name.endswith("_per_step")):
-            return None, "a figure per step, and the trace has no steps (--step-marker)"
-        for reason in diagnosis.trace.integrity.reasons:
-            if metric.gpu_side and reason.code == _DROPPED:
-                return None, reason.text
-        step = self.step or diagnosis.steps.classes[0]
-        value = metric.value(diagnosis, step)
-        return value, None if value is not None else "the trace does not say"
-
-    def budget(self, budget: Budget) -> g.Check:
-        """One budget with a limit of its own."""
-        metric, limit = budget.metric, budget.limit
-        assert limit is not None
-        value, reason = self.value(metric)
-        if value is None and reason is None:
-            return self._check(
-                budget, "skipped", None, "only runs of hostgap profile know the unprofiled step"
-            )
-        if value is None:
-            return self._check(budget, "unmeasurable", None, reason or "")
-        held = self._held(metric, value)
-        allowed, value = value - held, held
-        worse = value > limit + 1e-9 if metric.worse == "higher" else value < limit - 1e-9
-        status: g.Status = "passed"
-        if worse:
-            status = "failed" if budget.level == "error" else "warning"
-        held_to = shown(metric, limit)
-        wanted = f"at most {held_to} allowed"
-        if metric.worse == "lower":
-            wanted = f"at least {held_to} wanted"
-        text = f"{shown(metric, value)}, {wanted}"
-        if allowed > 1e-9:
-            count = METRICS["sync_calls_per_step"]
-            text += f"; {shown(count, allowed)} more a step on the allow list"
-        if metric.kind in ("share", "traced time") and not self._measured(metric):
-            bound = "lower" if metric.worse == "lower" else "upper"
-            text += f" (with the profiler on: {'an' if bound == 'upper' else 'a'} {bound} bound)"
-        return self._check(budget, status, value, text, allowed=allowed, worse=worse)
-
-    def _held(self, metric: Metric, value: float) -> float:
-        """A count without what the allow list lets be.
-
-        Waits are counted by place over all steps, and so a share of them is taken off a class's.
-        """
-        if metric.name == "sync_calls_per_step":
-            return value * self.waits.left
-        if metric.name == "blocking_syncs_per_step":
-            return max(0.0, value - self.waits.allowed)
-        if metric.name == "copies_per_step":
-            return max(0.0, value - self.waits.allowed_copies)
-        return value
-
-    def _measured(self, metric: Metric) -> bool:
-        """Whether it does not depend on how much the profiler slows the host."""
-        if metric.name == "gpu_ops_in_graphs":
-            return True
-        diagnosis = self.new.diagnosis
-        assert diagnosis is not None
-        unprofiled = diagnosis.unprofiled
-        return metric.name == "kernel_utilization" and (
-            unprofiled is not None and unprofiled.kernel_utilization is not None
-        )
-
-    def _check(
-        self,
-        budget: Budget,
-        status: g.Status,
-        value: float | None,
-        text: str,
-        *,
-        allowed: float = 0.0,
-        worse: bool = False,
-    ) -> g.Check:
-        return g.Check(
-            metric=budget.metric.name,
-            against="budget",
-            level=budget.level,
-            status=status,
-            value=value,
-            limit=budget.limit,
-            base=None,
-            text=text,
-            allowed=round(allowed, 6),
-            culprits=self._culprits(budget.metric) if worse else [],
-        )
-
-    def _culprits(self, metric: Metric) -> list[g.Culprit]:
-        if metric.name == "sync_calls_per_step":
-            return self.waits.culprits
-        assert self.new.diagnosis is not None
-        return culprits_of(metric, self.new.diagnosis)
-
-    def against_entry(self, settings: Settings) -> list[g.Check]:
-        """Every count of the baseline."""
-        assert self.entry is not None
-        return [
-            self._regression(METRICS[name], settings.budgets.get(name))
-            for name in EXACT
-            if name in self.entry.metrics
-        ]
-
-    def _regression(self, metric: Metric, budget: Budget | None) -> g.Check:
-        entry = self.entry
-        assert entry is not None
-        assert self.new.diagnosis is not None
-        base = entry.metrics[metric.name]
-        level: g.Level = budget.level if budget else "error"
-        value, reason = self.value(metric)
-        status: g.Status = "passed"
-        text, worse = "", False
-        from hostgap.gate.baseline import whole_graphs
-
-        if value is None:
-            status, text = "unmeasurable", reason or ""
-        elif metric.name == "copies_per_step" and entry.whole_graphs != whole_graphs(
-            self.new.diagnosis
-        ):
-            status, text = "skipped", "one of the traces does not show what is inside graphs"
-        else:
-            # what was allowed after the baseline was written is no regression
-            value = max(min(value, base), self._held(metric, value))
-            limit = base * (1 + (budget.max_regression or 0.0)) if budget else base
-            text = f"{shown(metric, value)}, {_where(self.against)} {shown(metric, base)}"
-            if value > limit + 1e-6:
-                status, worse = ("failed" if level == "error" else "warning"), True
-                if metric.name == "graph_launches_per_step" and self._captured(value - base):
-                    status, worse = "passed", False
-                    text += "; they take the place of more launches"
-                elif (value - limit) * min(entry.steps, self._steps) <= 1 + 1e-6 and (
-                    value != round(value)
-                ):
-                    status = "warning"
-                    text += f": once in {self._steps} steps, so not in each of them"
-        return g.Check(
-            metric=metric.name,
-            against=self.against,  # type: ignore[arg-type]  # one of the two
-            level=level,
-            status=status,
-            value=value,
-            limit=None,
-            base=base,
-            text=text,
-            culprits=self._culprits(metric) if worse else [],
-        )
-
-    @property
-    def _steps(self) -> int:
-        return len(self.step.steps) if self.step else 1
-
-    def _captured(self, more: float) -> bool:
-        """Whether launches were put into graphs: fewer of them than graphs have come."""
-        assert self.entry is not None
-        before = self.entry.metrics.get("launches_per_step", 0.0)
-        now, _ = self.value(METRICS["launches_per_step"])
-        return now is not None and before - now > more
-
-    def notes(self, settings: Settings) -> list[str]:
-        """What differs between the two without being worse."""
-        entry, diagnosis = self.entry, self.new.diagnosis
-        assert entry is not None
-        assert diagnosis is not None
-        said = []
-        if entry.source != diagnosis.trace.source:
-            said.append(
-                f"{_SOURCES[entry.source]} against {_SOURCES[diagnosis.trace.source]}: counts are "
-                "compared, times are not"
-            )
-        if entry.steps != self._steps:
-            said.append(f"counted over {self._steps} steps, the {self.against} over {entry.steps}")
-        better = []
-        for name in EXACT:
-            value, _ = self.value(METRICS[name])
-            base = entry.metrics.get(name)
-            if value is not None and base is not None and value < base - 1e-6:
-                better.append(
-                    f"{name} {shown(METRICS[name], base)} -> {shown(METRICS[name], value)}"
-                )
-        if better:
-            update = "; --update-baseline keeps it so" if self.against == "baseline" else ""
-            said.append(f"better than the {self.against}: {', '.join(better)}{update}")
-        return said
-
-
-_SOURCES = {"kineto": "a torch.profiler trace", "nsys": "an Nsight trace"}
-
-
-def _where(against: str) -> str:
-    return "baseline" if against == "baseline" else "base runs"

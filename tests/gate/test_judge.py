@@ -27,6 +27,7 @@ from tests.analysis.build import (
     kernel,
     note,
     op,
+    steps,
 )
 from tests.gate.sides import check_of, entry, judged, runs_of, sample
 from tests.rules.check import repeated
@@ -352,6 +353,15 @@ def test_graphs_without_any_rows() -> None:
         return [*events, call(LAUNCH, t + 70, t + 80, i + 1), kernel(t + 90, t + 95, i + 1)]
 
     result = judged(subject_of(repeated(step, 1_000)), idle_share={"max": "50%"})  # type: ignore[arg-type]
+    assert result.exit_code == 3
+
+
+def test_calls_that_were_not_recorded_are_not_none() -> None:
+    """Only kernels, and marks of steps on the host: no wait was seen, for no call was."""
+    trace = build(steps(0, 1_000, 2_000, 3_000), [kernel(t, t + 500) for t in (100, 1_100, 2_100)])
+    result = judged(subject_of(trace), sync_calls_per_step={"max": 0}, idle_share={"max": "99%"})
+    assert check_of(result, "sync_calls_per_step").status == "unmeasurable"
+    assert "not recorded" in check_of(result, "sync_calls_per_step").text
     assert result.exit_code == 3
 
 
