@@ -142,6 +142,8 @@ def command(
         refuse_existing(path, force=force)
     if update_baseline and (canary or base):
         raise click.UsageError("--update-baseline judges nothing: no --canary and no --base", ctx)
+    if update_baseline and (outputs or kind):
+        raise click.UsageError("--update-baseline writes the baseline: no --format and no -o", ctx)
     settings = _settings(baseline, budgets, strict, allow_mismatch, step_class)
     assert settings.baseline is not None
     options = Options(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from hostgap.diagnosis.model import Diagnosis, Finding, Site, SyncSite
 from hostgap.gate.baseline import Entry
@@ -77,7 +80,7 @@ def waits_of(diagnosis: Diagnosis, allow: Sequence[Allow], entry: Entry | None) 
         left += count
         if count > 1e-9:
             culprits.append(_of_sync(sync, site, finding, count / n, entry))
-    culprits.sort(key=lambda c: (c.new is False, -c.per_step))
+    culprits = sorted(_numbered(culprits), key=lambda c: (c.new is False, -c.per_step))
     stale = [each for each, seen in zip(allow, matched, strict=True) if not seen]
     share = left / total if total else 1.0
     return Waits(share, (total - left) / n, copies / n, culprits[:MOST], stale)
@@ -87,7 +90,7 @@ def culprits_of(metric: Metric, diagnosis: Diagnosis) -> list[Culprit]:
     """Findings that explain a metric, the costliest first: each place once."""
     codes = _RULES.get(metric.name, _ANY)
     worth = metric.name not in _RULES  # of shares and times only what costs something
-    found: dict[str, Culprit] = {}
+    found: dict[tuple[object, ...], Culprit] = {}
     for finding in diagnosis.findings:
         if finding.code.startswith(codes) and not (worth and finding.severity == "info"):
             site = finding.site
@@ -99,8 +102,20 @@ def culprits_of(metric: Metric, diagnosis: Diagnosis) -> list[Culprit]:
                 None,
                 finding.advice,
             )
-            found.setdefault(made.fingerprint, made)
-    return list(found.values())[:MOST]
+            found.setdefault((made.code, made.file, made.line, made.function, made.op), made)
+    return _numbered(list(found.values())[:MOST])
+
+
+def _numbered(culprits: list[Culprit]) -> list[Culprit]:
+    """With fingerprints of their own: alike ones in one function are told apart by their order."""
+    seen: Counter[str] = Counter()
+    result = {}
+    for i, one in sorted(enumerate(culprits), key=lambda pair: pair[1].line or 0):
+        seen[one.fingerprint] += 1
+        n = seen[one.fingerprint]
+        name = one.fingerprint if n == 1 else fingerprint(f"{one.fingerprint} {n}")
+        result[i] = msgspec.structs.replace(one, fingerprint=name)
+    return [result[i] for i in range(len(culprits))]
 
 
 def _of_sync(

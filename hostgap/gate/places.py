@@ -63,7 +63,9 @@ def same_place(one: Site | None, other: Site | None) -> bool:
     return one.op is not None and one.op == other.op
 
 
-def fingerprint(what: str, file: str | None, function: str | None, op: str | None) -> str:
+def fingerprint(
+    what: str, file: str | None = None, function: str | None = None, op: str | None = None
+) -> str:
     """A name of a problem that stays the same when lines and folders move."""
     name = file_parts(file)[-1] if file else ""
     text = "\0".join((what, name, function or "", op or ""))

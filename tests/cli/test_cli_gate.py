@@ -109,6 +109,7 @@ def test_1_a_canary_that_is_not_noticed() -> None:
         ((EAGER, *NO_SYNC, "--base", "gone"), "gone"),
         ((EAGER, *NO_SYNC, "--steps", "90:99"), "no such steps"),
         ((EAGER, "--update-baseline", "--canary"), "judges nothing"),
+        ((EAGER, "--update-baseline", "-o", "r.json"), "writes the baseline"),
     ],
 )
 def test_2_what_cannot_be_done(

@@ -307,6 +307,30 @@ def test_fingerprints_stay_when_lines_shift() -> None:
     assert len(prints) == 1
 
 
+def test_alike_places_in_one_function_have_fingerprints_of_their_own() -> None:
+    """Two reads at two lines of one function, as an Nsight export with stacks has them."""
+    one = subject_of(replay(items=1))
+    assert one.diagnosis is not None
+    (sync,) = one.diagnosis.syncs
+    assert sync.site is not None
+
+    def at(*lines: int) -> list[str]:
+        syncs = [
+            msgspec.structs.replace(
+                sync, site=msgspec.structs.replace(sync.site, line=line, precision="call")
+            )
+            for line in lines
+        ]
+        assert one.diagnosis is not None
+        diagnosis = msgspec.structs.replace(one.diagnosis, syncs=syncs, findings=[])
+        subject = Subject(name="x", diagnosis=diagnosis)
+        result = judged(subject, sync_calls_per_step={"max": 0})
+        return [c.fingerprint for c in check_of(result, "sync_calls_per_step").culprits]
+
+    assert len(set(at(10, 20))) == 2
+    assert set(at(10, 20)) == set(at(33, 47))
+
+
 def test_nothing_to_gate_on() -> None:
     with pytest.raises(ConfigError, match="nothing to gate on"):
         judged(sample("eager.json.gz"))
