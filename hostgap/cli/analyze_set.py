@@ -74,7 +74,8 @@ def analyze_set(
     for kind in (*(kind for _, kind in outputs), *([shown] if shown else ())):
         if kind not in FORMATS:
             raise HostgapError(
-                f"several traces cannot be written as {kind}", f"formats: {', '.join(FORMATS)}"
+                f"several traces cannot be written as {kind} here",
+                "write -o set.json, then: hostgap report set.json -o report.html",
             )
     with _progress(inputs) as progress:
         found = diagnose_set(inputs, options, judging, engine=engine, progress=progress)

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hostgap.ranks.arrivals import Arrivals
-from hostgap.trace.model import Int64
+from hostgap.trace.model import Bool, Int64
 
-TOGETHER_NS = 100_000  # by which, in the middle, ends of one collective may differ between ranks
+TOGETHER_NS = 100_000  # by which ends of one collective may differ between ranks
+MOST_OF = 90  # percent of the collectives of two ranks that must end so
 FEWEST = 3  # collectives of which the times tell who runs them together
 FITTED = 8  # collectives from which on a clock is fitted; fewer are aligned one by one
 DRIFTING = 24  # from which on it may drift
+MOST_DRIFT = 500e-6  # of a clock against another; a quartz stays below a fifth of that
 SHIFTS = 4  # collectives that one recording may have begun before another
 
 
@@ -43,7 +45,13 @@ class Team:
     def waits(self) -> Int64:
         """How long each rank waits in each collective for the last to start, m lines, ns."""
         late = self.start.max(axis=0) - self.start
+        late[:, ~self.together] = 0
         return np.asarray(np.clip(late, 0, np.maximum(self.end - self.start, 0)))
+
+    @property
+    def together(self) -> Bool:
+        """Which of the collectives all ranks leave together: of the others nothing can be said."""
+        return np.asarray(np.ptp(self.end, axis=0) <= 2 * TOGETHER_NS)
 
 
 def teams(ranks: Mapping[int, Arrivals]) -> list[Team]:
@@ -112,9 +120,9 @@ def _matched(one: Int64, other: Int64) -> tuple[int, int, int] | None:
 
 
 def _spread(one: Int64, other: Int64) -> float:
-    """How far ends disagree in the middle once the clocks are aligned, ns."""
+    """How far most of the ends disagree once the clocks are aligned, ns."""
     rest = other - one - _offset(one, other, fewest=2)
-    return float(np.median(np.abs(rest)))
+    return float(np.percentile(np.abs(rest), MOST_OF))
 
 
 def _offset(one: Int64, other: Int64, *, fewest: int = FITTED) -> Int64:
@@ -134,6 +142,8 @@ def _offset(one: Int64, other: Int64, *, fewest: int = FITTED) -> Int64:
     time = (one - one[0]).astype(np.float64)
     run = float(np.median(time[-third:]) - np.median(time[:third]))
     slope = float(np.median(rest[-third:]) - np.median(rest[:third])) / run if run > 0 else 0.0
+    if abs(slope) > MOST_DRIFT:  # two loops of different lengths, and no clocks
+        slope = 0.0
     level = float(np.median(rest - slope * time))
     return np.asarray(middle + np.rint(level + slope * time).astype(np.int64))
 

@@ -92,6 +92,7 @@ def _add_team(
     last = np.argmax(team.start, axis=0)
     ordered = np.sort(team.start, axis=0)
     delay = ordered[-1] - ordered[-2]  # that the others would have been spared
+    delay[~team.together] = 0
     lines = list(enumerate(team.ranks))
     before = np.stack([arrivals[rank].before_ns[team.rows[at]] for at, rank in lines])
     idle = np.stack([arrivals[rank].idle_ns[team.rows[at]] for at, rank in lines])

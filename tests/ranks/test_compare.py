@@ -80,6 +80,16 @@ def test_groups_are_told_apart(tmp_path: Path, named: bool) -> None:
     assert waits[1] == waits[3] == 0
 
 
+def test_groups_nearly_in_step_are_told_apart_by_their_ends(tmp_path: Path) -> None:
+    # by name and number alone the four would be one group; two of them end 150 us later each time
+    job = Job(4, steps=24, host_us={1: 220, 2: 400, 3: 20}, groups=[[0, 1], [2, 3]])
+    found = diagnosed(job, tmp_path)
+    waits = [mine.rank_wait_ns or 0 for mine in figures(found)]
+    assert waits[0] == pytest.approx(23 * 200_000, rel=1e-2)
+    assert waits[3] == pytest.approx(23 * 380_000, rel=1e-2)
+    assert waits[1] == waits[2] == 0
+
+
 def test_waits_beside_other_work_are_not_exposed(tmp_path: Path) -> None:
     found = diagnosed(Job(2, host_us={1: 220}, beside={0: 120}), tmp_path)
     mine = figures(found)[0]
