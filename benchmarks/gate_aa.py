@@ -15,6 +15,13 @@ Score (anywhere):
 cuts the recorded order into ABBA blocks, decides for each stretch of 5, 8 and 10 processes a side,
 and prints how often equal sides failed, and how often the slowdown was found. Neighbouring
 stretches overlap, so the counts are not independent; the last column says how many do not overlap.
+
+It also holds two targets, a graph replay and the same with one `.item()`:
+
+    hostgap profile benchmarks/gate_aa.py:replay -o runs/clean
+    hostgap profile benchmarks/gate_aa.py:replay_item -o runs/item
+    hostgap gate runs/clean --update-baseline
+    hostgap gate runs/item        # must fail, with the line of the `.item()` in this file
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -105,6 +113,46 @@ def decode() -> object:
 
     workload.before = waited
     return workload
+
+
+def replay() -> Callable[[], object]:
+    """A step that is one replay of a CUDA graph: 100 small products in a row."""
+    import torch
+
+    weights = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16) / 32
+    x = torch.randn(1, 1024, device="cuda", dtype=torch.bfloat16)
+
+    def work() -> torch.Tensor:
+        y = x
+        for _ in range(100):
+            y = y @ weights
+        return y
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):  # what the first run allocates must not be captured
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = work()
+
+    def step() -> torch.Tensor:
+        graph.replay()
+        return out
+
+    return step
+
+
+def replay_item() -> Callable[[], object]:
+    """The same step, and a look at its output."""
+    step = replay()
+
+    def looked_at() -> object:
+        out = step()
+        out[0, 0].item()
+        return out
+
+    return looked_at
 
 
 def score(args: argparse.Namespace) -> None:

@@ -66,8 +66,9 @@ class Repository:
         if found:
             best = found[max(found)]
             return "/".join(best[0]) if len(best) == 1 else None
-        if not Path(file).is_absolute() and self.root.joinpath(*parts).is_file():
-            return "/".join(parts)
+        for first in range(len(parts) - least + 1):  # not tracked, or without git
+            if self.root.joinpath(*parts[first:]).is_file():
+                return "/".join(parts[first:])
         return None
 
 

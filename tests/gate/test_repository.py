@@ -47,6 +47,9 @@ def test_its_own_absolute_paths(repository: Repository) -> None:
 
 
 def test_without_git(tmp_path: Path) -> None:
-    (tmp_path / "model.py").touch()
+    (tmp_path / "src").mkdir()
+    for name in ("model.py", "src/model.py"):
+        (tmp_path / name).touch()
     assert Repository(tmp_path).relative("model.py") == "model.py"
+    assert Repository(tmp_path).relative("/builds/7/src/model.py") == "src/model.py"
     assert Repository(tmp_path).relative("/elsewhere/model.py") is None
