@@ -185,7 +185,6 @@ def _climb(
         max_seconds=time_limit,
         dry_run=dry_run,
         forced=bool(only),
-        tokens=spec.batch if spec.kind == "decoder" else None,
     )
     with open_bench(spec, bench) as workers, doing() as progress:
         diagnoser = Diagnoser(workers.welcome.environment)
@@ -237,6 +236,8 @@ def _show_published(
     reports = _published_of(preset)
     if not reports:
         raise HostgapError("no published ladder comes with this installation")
+    if outputs and len(reports) > 1:
+        raise HostgapError(f"{len(reports)} ladders are published: choose one with --preset")
     for path, kind in zip(outputs, kinds, strict=True):
         _write(reports[0], path, kind, force=force)
     for report in reports if not outputs else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +133,8 @@ def command(
     if nvtx:
         from hostgap.profiling.nvtx import run_marked
 
+        if device is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = device
         run_marked(spec, warmup=warmup, steps=record)
         return 0
     options = ProfileOptions(

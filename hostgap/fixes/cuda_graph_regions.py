@@ -142,6 +142,7 @@ class Region:
     first: list[Any] | None = None
     graph: torch.cuda.CUDAGraph | None = None
     static: tuple[Any, ...] = ()
+    lasting: tuple[bool, ...] = ()  # per leaf: read, and written, where it lies
     tree: Any = None
     output: Any = None
 
@@ -171,13 +172,17 @@ class Region:
         assert self.first is not None
         if len(self.first) != len(given):
             raise FixFailed(f"{self.fix}: a layer is called differently each time")
-        self.static = tuple(
-            leaf.detach().clone()
-            if isinstance(leaf, Tensor)
-            and leaf.data_ptr() not in self.standing
-            and not (isinstance(old, Tensor) and old.data_ptr() == leaf.data_ptr())
-            else leaf
+        self.lasting = tuple(
+            isinstance(leaf, Tensor)
+            and (
+                leaf.data_ptr() in self.standing
+                or (isinstance(old, Tensor) and old.data_ptr() == leaf.data_ptr())
+            )
             for old, leaf in zip(self.first, given, strict=True)
+        )
+        self.static = tuple(
+            leaf.detach().clone() if isinstance(leaf, Tensor) and not lasts else leaf
+            for leaf, lasts in zip(given, self.lasting, strict=True)
         )
         self.first = []
         self.tree = tree
@@ -193,10 +198,12 @@ class Region:
         """Whether the graph can stand for this call."""
         if tree != self.tree:
             return False
-        for mine, new in zip(self.static, given, strict=True):
+        for mine, new, lasts in zip(self.static, given, self.lasting, strict=True):
             if isinstance(mine, Tensor) and isinstance(new, Tensor):
                 if mine.shape != new.shape or mine.dtype != new.dtype:
                     return False
+                if lasts and mine.data_ptr() != new.data_ptr():
+                    return False  # another tensor, which must not be copied over this one
             elif mine is not new and mine != new:
                 return False
         return True

@@ -31,6 +31,7 @@ STEPS = 32  # of a case, where nothing else is said
 # 1 to 3 % from what float32 gives; a wrong mask or position is off by as much as the output.
 TOLERANCE = 0.05
 OUTLIERS = 2  # times the tolerance, of the largest value: what a single element may be off by
+LATEST = 16  # steps: fixes of a workload without `reset` may run so many to warm up
 LEAST_SHARE = 0.25  # of the planned steps that must have been compared
 
 
@@ -108,21 +109,29 @@ def _copies(output: Any) -> tuple[Tensor, ...]:
     return tuple(tensor.detach().clone() for tensor in found)
 
 
+def reference_of(workload: Workload, steps: int = STEPS) -> list[Case]:
+    """Record what variants are compared with. To be done before any of them is built: what they
+    share with it, such as weights, they might change.
+
+    Raises:
+        TargetError: the step raises.
+    """
+    late = LATEST if workload.reset is None else 0
+    with told("the step raised"):
+        return record(workload, steps + late)
+
+
 def prove(
-    reference: Workload,
+    old: Sequence[Case],
     variant: Workload,
     *,
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
 ) -> Proof:
-    """Run both and compare; see `record` for what they must be.
+    """Run a variant and compare it with a reference (`reference_of`).
 
-    Raises:
-        TargetError: the reference raises. Where the variant does, that is why it is not equal.
+    Where the variant raises, that is why it is not equal.
     """
-    late = 0 if variant.reset is not None else int(variant.costs.get("warmup_steps", 0))
-    with told("the step raised"):
-        old = record(reference, steps + late)
     try:
         with told("it raised"):
             new = record(variant, steps)
@@ -177,7 +186,7 @@ def _case(number: int, old: Case, new: Case, tally: _Tally) -> None:
     last = min(old.first + len(old.outputs), new.first + len(new.outputs))
     tally.planned += max(0, last - first)
     end = last
-    if not any(old.outputs) and not old.delivered:
+    if not any(old.outputs) and not any(old.delivered or ()):
         tally.why = "the step has no output that could be compared"
     for step in range(first, last):
         at = f"case {number}, step {step}"
@@ -188,7 +197,9 @@ def _case(number: int, old: Case, new: Case, tally: _Tally) -> None:
         if tie:
             end = step + 1
             break
-    _deliveries(number, old, new, (first, end, last), tally)
+    else:
+        tie = False
+    _deliveries(number, old, new, range(first, end), tally, ends_in_tie=tie)
 
 
 def _outputs(at: str, old: tuple[Tensor, ...], new: tuple[Tensor, ...], tally: _Tally) -> bool:
@@ -286,10 +297,9 @@ def _chosen(tokens: Tensor, logits: Tensor, which: Tensor) -> bool:
 
 
 def _deliveries(
-    number: int, old: Case, new: Case, span: tuple[int, int, int], tally: _Tally
+    number: int, old: Case, new: Case, compared: range, tally: _Tally, *, ends_in_tie: bool
 ) -> None:
-    """What reached the host, from the first step to the last that was compared."""
-    first, end, last = span
+    """What reached the host in the steps that were compared, the last of which may be a tie."""
     if (old.delivered is None) != (new.delivered is None):
         tally.why = f"case {number}: delivers to the host in one of them only"
         return
@@ -302,13 +312,13 @@ def _deliveries(
                 f"{len(case.outputs)} steps"
             )
             return
-    for step in range(first, end):
+    for step in compared:
         at = f"case {number}, delivery of step {step}"
         here = _Tally(tally.tolerance)
         tie = _outputs(at, old.delivered[step - old.first], new.delivered[step - new.first], here)
         tally.largest = max(tally.largest, here.largest)
-        # the step at which the case ended may hold the near tie, without the logits beside it
-        if here.why is not None and not (step == end - 1 and end < last):
+        # without the logits beside it, a delivery cannot show that it is a near tie
+        if here.why is not None and not (ends_in_tie and step == compared[-1]):
             tally.why = here.why
             return
         if tie:

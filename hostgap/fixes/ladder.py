@@ -40,7 +40,6 @@ class ClimbOptions(msgspec.Struct, frozen=True):
         max_seconds: after which no further fix is tried.
         dry_run: say what would be tried, and apply nothing.
         forced: the fixes were named one by one: try each, whatever was found.
-        tokens: that a step makes.
     """
 
     noise: float = 0.01
@@ -48,7 +47,6 @@ class ClimbOptions(msgspec.Struct, frozen=True):
     max_seconds: float = 3600.0
     dry_run: bool = False
     forced: bool = False
-    tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -123,11 +121,13 @@ class _Climb:
         self.fixes, self.options, self.progress = fixes, options, progress
         self.kernels = kernels
         self.rungs: list[Rung] = []
+        self.tokens: int | None = None  # that a step makes
         self.end = time.monotonic() + options.max_seconds
 
     def run(self) -> FixReport:
         self.progress("measuring the target as it is")
         built = self.bench.build(self.start)
+        self.tokens = built.tokens
         itself = self.bench.prove(self.start, self.start)
         if not itself.equal and not self.options.dry_run:
             raise TargetError(
@@ -267,11 +267,17 @@ class _Climb:
         rung = msgspec.structs.replace(rung, proof=proof)
         if not proof.equal:
             self._out(state, candidate, rung, "rolled-back", f"output differs: {proof.why}")
-            for fix in candidate.fixes:
-                state.tries[fix.name] = MOST_TRIES  # what is wrong stays so
+            if len(candidate.fixes) == 1:
+                state.tries[name] = MOST_TRIES  # what is wrong stays so
+            else:
+                self._without_wrong(candidate, state)
             return
         self.progress(f"{name}: timing")
-        compared = self.bench.compare(state.current, candidate.variant)
+        try:
+            compared = self.bench.compare(state.current, candidate.variant)
+        except TargetError as error:  # a later step than those of the proof
+            self._out(state, candidate, rung, "failed", error.message)
+            return
         saving = compared.old.step.median_ns - compared.new.step.median_ns
         rung = msgspec.structs.replace(
             rung,
@@ -286,6 +292,23 @@ class _Climb:
         self.progress(f"{name}: tracing")
         self._keep(state, candidate, rung)
 
+    def _without_wrong(self, candidate: _Candidate, state: _State) -> None:
+        """Of several fixes that are unequal together: find the wrong ones, try without them."""
+        for fix in candidate.fixes:
+            alone = fix.on(state.current, self.fixes)
+            if alone is None:
+                continue
+            self.progress(f"{fix.name}: proving it alone")
+            try:
+                self.bench.build(alone)
+                equal = self.bench.prove(self.start, alone).equal
+            except FixFailed:
+                continue  # it needs the others
+            self.bench.drop(alone)
+            if not equal:
+                state.tries[fix.name] = MOST_TRIES
+                state.together = False
+
     def _verdict(self, compared: Comparison, old: Variant, new: Variant) -> str | None:
         """Why a fix does not stay; None where it is faster beyond the noise, small gains twice."""
         if (said := _against(compared, self.options.noise)) is not None:
@@ -299,7 +322,17 @@ class _Climb:
 
     def _keep(self, state: _State, candidate: _Candidate, rung: Rung) -> None:
         assert rung.against is not None
-        fresh, measured = self._measured(candidate.variant, rung)
+        try:
+            fresh, measured = self._measured(candidate.variant, rung)
+        except TargetError as error:  # faster and equal all the same
+            why = f"{_percent(rung.against.ratio)}, output equal; not traced: {error.message}"
+            self.rungs.append(msgspec.structs.replace(rung, status="kept", why=why))
+            if state.current != self.start:
+                self.bench.drop(state.current)
+            state.current = candidate.variant
+            if rung.step is not None:
+                state.step_ns = rung.step.median_ns
+            return
         if any(fix.pure for fix in candidate.fixes) and state.kernels and fresh.kernels:
             differ = kernel_difference(state.kernels, fresh.kernels)
             measured = msgspec.structs.replace(measured, kernels_differ=differ)
@@ -339,14 +372,14 @@ class _Climb:
         base = rung or Rung(name="", title="", status="start", why="", variant=variant)
         measured = msgspec.structs.replace(
             base,
-            step=step if rung is None else base.step,
-            tokens_per_second=self._tokens((base.step or step).median_ns),
+            step=step,
+            tokens_per_second=self._tokens(step.median_ns),
             figures=figures(traced, diagnosis),
         )
         return state, measured
 
     def _tokens(self, step_ns: float) -> float | None:
-        return None if self.options.tokens is None else self.options.tokens * 1e9 / step_ns
+        return None if self.tokens is None else self.tokens * 1e9 / step_ns
 
     def _list(self, state: _State, why: str) -> None:
         """What is left to try, as rungs without figures."""

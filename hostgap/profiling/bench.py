@@ -63,9 +63,11 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Built(msgspec.Struct, frozen=True):
-    """A variant that stands ready: what building it cost (ms, MiB and the like, by name)."""
+    """A variant that stands ready: what building it cost (ms, MiB and the like, by name), and the
+    tokens that a step of it makes, where it says so."""
 
     costs: dict[str, float]
+    tokens: int | None = None
 
 
 class Traced(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ class HostClock:
         self._total = _Counters(0, 0, 0, 0, 0)
         self._since: _Counters | None = None
         self._gc_ns = self._collections = 0
+        self._threads = 1
         self._gc_began = 0
 
     def __enter__(self) -> HostClock:
@@ -57,6 +58,7 @@ class HostClock:
         """Count no further."""
         if self._since is None:
             return
+        self._threads = max(self._threads, _running_threads())
         now, total, since = _read(), self._total, self._since
         self._total = _Counters(
             total.wall_ns + now.wall_ns - since.wall_ns,
@@ -79,7 +81,7 @@ class HostClock:
             involuntary_switches=total.switches / steps,
             gc_ns=self._gc_ns / steps,
             gc_collections=self._collections / steps,
-            threads=_running_threads(),
+            threads=self._threads,
             cores=_cores(),
         )
 

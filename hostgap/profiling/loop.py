@@ -10,6 +10,7 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import TypeVar
 
 from hostgap.errors import HostgapError, TargetError
@@ -38,10 +39,10 @@ class Driver:
         workload = self.workload
         while True:
             try:
-                ahead = next(measured)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            try:
+                try:
+                    ahead = next(measured)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
                 self._make_room(ahead)
                 workload.step()
             except Exception as error:
@@ -58,6 +59,11 @@ class Driver:
         workload = self.workload
         if workload.room is None or self._left >= ahead:
             return
+        if workload.reset is None and self.steps > 0:
+            raise TargetError(
+                f"{self.name} has room for {workload.room} steps and no reset",
+                "give the Workload a reset, or no room",
+            )
         if ahead > workload.room:
             raise TargetError(
                 f"{self.name} has room for {workload.room} steps; {ahead} are needed at a stretch",
@@ -95,6 +101,7 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
             raise Finished from None
 
     argv, sys.argv = sys.argv, [spec.target, *spec.args]
+    sys.path.insert(0, str(Path(spec.target).resolve().parent))  # as python does for a script
     try:
         with marks.listening(at_mark, spec.step_marker):
             runpy.run_path(spec.target, run_name="__main__")
@@ -107,6 +114,7 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
         raise TargetError(f"{spec.target} raised {at}: {describe(error)}", where(error)) from error
     finally:
         sys.argv = argv
+        sys.path.pop(0)
         measured.close()
     if count == 0:
         raise TargetError(

@@ -62,15 +62,20 @@ def block_steps(most: int, step_ns: float) -> int:
     return min(most, max(FEWEST_STEPS, int(ENOUGH_S * 1e9 / step_ns)))
 
 
-def block(steps: int) -> Pass[float]:
+def block(steps: int, host: HostClock | None = None) -> Pass[float]:
     """One block of `steps` steps in the real loop, nothing drained inside it: ns a step.
 
     Measured between events in the stream, so that a block has the length of what the GPU did from
-    the end of one step to the end of another, whatever the host does meanwhile.
+    the end of one step to the end of another, whatever the host does meanwhile. `host` counts what
+    it did.
     """
     yield from range(LEAD_IN + steps, steps, -1)
     begin = Mark()
+    if host is not None:
+        host.go_on()
     yield from range(steps, 0, -1)
+    if host is not None:
+        host.pause()
     return begin.until(Mark()) / steps
 
 
@@ -79,12 +84,9 @@ def time_steps(steps: int, repeats: int) -> Pass[Unprofiled]:
     blocks = []
     with HostClock() as host:
         for _ in range(repeats):
-            host.pause()
             torch.cuda.synchronize()
-            host.go_on()
-            blocks.append((yield from block(steps)))
-    per = (steps + LEAD_IN) * repeats
-    return Unprofiled(timing(blocks, steps), host.per_step(per))
+            blocks.append((yield from block(steps, host)))
+    return Unprofiled(timing(blocks, steps), host.per_step(steps * repeats))
 
 
 def compare(old: Driver, new: Driver, steps: int, repeats: int) -> Comparison:

@@ -80,7 +80,9 @@ def profile_target(
         path = folder / f"{mode.replace('+', '_')}.json.gz"
         record = r.Trace(variant, mode, str(path), options.warmup, options.traced_steps)
         step: Estimate | None = run.attempt(f"recording it ({mode})", record, Estimate)
-        if step is not None:
+        if step is None:
+            path.unlink(missing_ok=True)  # what was recorded until it failed
+        else:
             passes.append(Pass(mode=mode, file=path.name, step=step))
     looking = r.Sites(variant, options.warmup)
     sites: list[Site] | None = run.attempt("finding the lines that wait", looking, list[Site])

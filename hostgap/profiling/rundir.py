@@ -40,12 +40,17 @@ def new_run_dir(path: Path, *, force: bool) -> Iterator[Path]:
             raise _unwritable(path, error) from error
         yield part
         refuse_run_dir(path, force=force)  # it may have appeared meanwhile
+        old = part.with_suffix(".old")
         try:
             if target.exists():
-                shutil.rmtree(target)
+                target.rename(old)
             part.rename(target)
         except OSError as error:
             raise _unwritable(path, error) from error
+        finally:
+            if old.exists() and not target.exists():
+                old.rename(target)  # the new one could not take its place
+            shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -62,10 +67,20 @@ def refuse_run_dir(path: Path, *, force: bool) -> None:
         raise HostgapError(f"{path} is a file", "give the name of a folder to make")
     if not any(path.iterdir()):
         return
-    if not (path / NAME).is_file():
+    if not _only_a_run(path):
         raise HostgapError(f"{path} exists and is no run of hostgap", "give another name")
     if not force:
         raise HostgapError(f"{path} exists", "use --force to overwrite it")
+
+
+def _only_a_run(path: Path) -> bool:
+    """Whether a folder holds a run and nothing else: what may be replaced."""
+    try:
+        measurement = read_measurement(path)
+    except TraceError:
+        return False
+    own = {NAME, *(one.file for one in measurement.passes)}
+    return all(entry.name in own for entry in path.iterdir())
 
 
 def write_measurement(folder: Path, measurement: Measurement) -> None:
@@ -88,9 +103,13 @@ def read_measurement(folder: Path) -> Measurement:
     """
     path = folder / NAME
     try:
-        if path.stat().st_size > LARGEST:
+        # a pipe would be waited for, and a device read for ever
+        if path.exists() and not path.is_file():
+            raise TraceError(f"{path}: is not a regular file")
+        with path.open("rb") as stream:
+            data = stream.read(LARGEST + 1)
+        if len(data) > LARGEST:
             raise TraceError(f"{path}: too large for a measurement")
-        data = path.read_bytes()
     except OSError as error:
         hint = "a run directory is what `hostgap profile` writes"
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}", hint) from error

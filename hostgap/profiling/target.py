@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -57,6 +57,9 @@ def checked(spec: TargetSpec) -> TargetSpec:
     if spec.kind == "script":
         if not Path(spec.target).is_file():
             raise ConfigError(f"{spec.target}: no such script")
+        if spec.batch != 1:
+            raise ConfigError("--batch: a script chooses its own; give it as an argument after --")
+        _only_decoder(spec)
         return spec
     if spec.args:
         raise ConfigError("only a script takes arguments after --")
@@ -65,6 +68,7 @@ def checked(spec: TargetSpec) -> TargetSpec:
     if spec.batch < 1:
         raise ConfigError(f"--batch {spec.batch}: at least 1")
     if spec.kind == "callable":
+        _only_decoder(spec)
         file, colon, name = spec.target.rpartition(":")
         if not colon or not file or not name:
             raise ConfigError(
@@ -74,6 +78,13 @@ def checked(spec: TargetSpec) -> TargetSpec:
         if file.endswith(".py") and not Path(file).is_file():
             raise ConfigError(f"{file}: no such file")
     return spec
+
+
+def _only_decoder(spec: TargetSpec) -> None:
+    if spec.defects:
+        raise ConfigError("--defect is for the built-in decoder")
+    if spec.temperature is not None:
+        raise ConfigError("--temperature is for the built-in decoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +129,6 @@ def load_target(spec: TargetSpec) -> Target:
             f"{spec.target} owns its loop: only `hostgap profile` takes scripts",
             "give a step function instead: file.py:callable",
         )
-    if spec.defects:
-        raise ConfigError("--defect is for the built-in decoder")
     found = _callable(spec.target)
 
     def make(_: tuple[str, ...]) -> Workload:
@@ -196,7 +205,7 @@ def _workload(found: Any, spec: TargetSpec) -> Workload:
     import inspect
 
     if isinstance(found, Workload):
-        return found
+        return replace(found, costs={})
     takes_batch = "batch" in inspect.signature(found).parameters
     if spec.batch != 1 and not takes_batch:
         raise ConfigError(f"--batch {spec.batch}: {spec.target} takes no argument 'batch'")

@@ -53,6 +53,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=environ,
+            start_new_session=True,  # so that what it starts can be ended with it
         )
         try:
             self.welcome: r.Welcome = self.ask(r.Hello(spec), r.Welcome)
@@ -73,8 +74,7 @@ class Child:
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
-        if self._process.poll() is None:
-            self._process.kill()
+        self._kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             if stream is not None:
@@ -94,7 +94,7 @@ class Child:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        watchdog = threading.Timer(self._timeout_s, self._process.kill)
+        watchdog = threading.Timer(self._timeout_s, self._kill)
         watchdog.start()
         try:
             with suppress(BrokenPipeError):  # if it is gone, there is no answer either
@@ -110,6 +110,11 @@ class Child:
         if reply.failure is not None:
             raise _raised(reply.failure)
         return msgspec.json.decode(reply.result, type=answer)
+
+    def _kill(self) -> None:
+        """The process and all that it started, which hold the pipes too."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _died(self, *, late: bool) -> TargetError:
         code = self._process.wait()
@@ -131,16 +136,23 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), None)
 
 
-class ChildError(Exception):
-    """A fault of hostgap's own in a child, with its traceback there."""
+class ChildError(HostgapError):
+    """A fault that hostgap did not foresee, in a child; `trace` is the traceback there."""
+
+    exit_code = 70
+
+    def __init__(self, failure: r.Failure) -> None:
+        hint = "Please report it with the output of the same command and --debug."
+        super().__init__(f"in the target's process: {failure.message}", hint)
+        self.trace = failure.trace
 
 
-def _raised(failure: r.Failure) -> Exception:
+def _raised(failure: r.Failure) -> HostgapError:
     if failure.kind in _KINDS:
         error: HostgapError = getattr(errors, failure.kind)(failure.message, failure.hint)
         return error
     if failure.kind == "internal":
-        return ChildError(f"{failure.message}\n{failure.trace or ''}")
+        return ChildError(failure)
     return HostgapError(failure.message, failure.hint)
 
 

@@ -33,7 +33,7 @@ from tests.analysis.simulate import (
 
 US = 1_000
 NOTHING = 0.01  # of the step: what a fault that costs nothing may be said to cost
-CLOSE = 0.03
+CLOSE = 0.04
 
 
 def saved(step: Step, *faults: str, speed: Speed = TRACED) -> tuple[float, float, float]:

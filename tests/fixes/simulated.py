@@ -28,6 +28,7 @@ class Machine:
     fails: Callable[[Variant], str | None] = lambda _: None
     wrong: Callable[[Variant], str | None] = lambda _: None
     infos: tuple[str, ...] = ()
+    tokens: int | None = 1
     log: list[str] = field(default_factory=list)
     alive: set[Variant] = field(default_factory=set)
 
@@ -45,7 +46,7 @@ class Machine:
         if (why := self.fails(variant)) is not None:
             raise FixFailed(why)
         self.alive.add(variant)
-        return Built(costs={"capture_ms": 12.0})
+        return Built(costs={"capture_ms": 12.0}, tokens=self.tokens)
 
     def compare(self, old: Variant, new: Variant) -> Comparison:
         self.log.append(f"compare {named(old)} {named(new)}")

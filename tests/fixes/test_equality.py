@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hostgap.errors import TargetError
-from hostgap.fixes.equality import Case, compare, prove
+from hostgap.fixes.equality import Case, compare, prove, reference_of
 from hostgap.fixes.kernels import kernel_difference
 from hostgap.fixes.registry import apply_fixes
 from hostgap.fixes.warm import warm_up
@@ -28,7 +28,7 @@ def proof_of(change: Callable[[Workload, Loop], Workload], **kwargs: Any) -> Any
     reference, _ = workload(**kwargs)
     made, host = workload(**kwargs)
     variant = change(apply_fixes(made, ()), host.loop)
-    return prove(apply_fixes(reference, ()), variant, steps=20, tolerance=0.02)
+    return prove(reference_of(apply_fixes(reference, ()), 20), variant, steps=20, tolerance=0.02)
 
 
 def test_the_same_step_is_equal() -> None:
@@ -237,7 +237,7 @@ def test_a_variant_that_raises_is_not_equal_and_a_reference_that_does_is_an_erro
     assert (proof.why or "").startswith("it raised: IndexError: no such expert in body at ")
     broken = raises(workload()[0], Loop())
     with pytest.raises(TargetError, match="the step raised: IndexError"):
-        prove(broken, workload()[0])
+        reference_of(broken)
 
 
 def test_outputs_as_dicts_and_closures() -> None:
@@ -250,7 +250,7 @@ def test_outputs_as_dicts_and_closures() -> None:
 
         return Workload(body=step, device="cpu")
 
-    proof = prove(make(), make(), steps=4)
+    proof = prove(reference_of(make(), 4), make(), steps=4)
     assert proof.equal
     assert proof.steps == 4
 
@@ -261,3 +261,34 @@ def test_kernel_difference() -> None:
     assert kernel_difference(before, {"gemm": 4.0, "fused": 2.0}) == (
         "add 10 -> 0, fused 0 -> 2 a step"
     )
+
+
+def test_a_variant_that_changes_what_it_shares_with_the_reference_is_caught() -> None:
+    shared = torch.ones(3)
+
+    def make() -> Workload:
+        return Workload(body=lambda: shared * 2, device="cpu")
+
+    before = reference_of(make(), 4)
+    shared.neg_()
+    assert not prove(before, make(), steps=4).equal
+
+
+def test_deliveries_of_nothing_prove_nothing() -> None:
+    def of_nothing() -> list[Case]:
+        return [Case(0, [() for _ in range(4)], [() for _ in range(4)])]
+
+    assert compare(of_nothing(), of_nothing(), 0.02).why == (
+        "the step has no output that could be compared"
+    )
+
+
+def test_a_near_tie_at_the_last_step_is_one_too() -> None:
+    near, turned = logits([0.0, 9.99, 10.0]), logits([0.0, 10.0, 9.99])
+    best, second = torch.tensor([2]), torch.tensor([1])
+    steps = [(best, near)] * 3
+    old = [Case(0, [*steps, (best, near)], [(best,)] * 4)]
+    new = [Case(0, [*steps, (second, turned)], [(best,)] * 3 + [(second,)])]
+    assert compare(old, new, 0.02).equal
+    late = [Case(0, [*steps, (best, near)], [(best,)] * 3 + [(second,)])]
+    assert not compare(old, late, 0.02).equal

@@ -62,9 +62,7 @@ def ladder() -> FixReport:
         Sim("compile+cuda-graph", ("HG202",), execution=3, speeds_kernels=True),
         Sim("async-output", ("HG102",)),
     )
-    report = climb(
-        made, made.diagnose, Variant(), fixes, ClimbOptions(forced=True, tokens=1), lambda _: None
-    )
+    report = climb(made, made.diagnose, Variant(), fixes, ClimbOptions(forced=True), lambda _: None)
     return msgspec.structs.replace(
         report, target="decoder", environment=ENVIRONMENT, options={"preset": "small", "batch": 1}
     )

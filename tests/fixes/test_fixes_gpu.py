@@ -17,7 +17,7 @@ from hostgap.fixes.async_output import AsyncOutput
 from hostgap.fixes.buckets import Buckets
 from hostgap.fixes.cuda_graph import CudaGraph
 from hostgap.fixes.cuda_graph_regions import CudaGraphRegions
-from hostgap.fixes.equality import prove
+from hostgap.fixes.equality import prove, reference_of
 from hostgap.fixes.registry import apply_fixes
 from hostgap.profiling.workload import Workload
 from tests.fixes.loops import workload
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA G
 def proven(names: list[str], **kwargs: Any) -> tuple[Any, Workload]:
     made = apply_fixes(workload(device="cuda", **kwargs)[0], names)
     reference = apply_fixes(workload(device="cuda", **kwargs)[0], ())
-    return prove(reference, made, steps=24), made
+    return prove(reference_of(reference, 24), made, steps=24), made
 
 
 @pytest.mark.parametrize("resets", [True, False])
@@ -206,7 +206,7 @@ def test_a_read_in_one_layer_is_between_the_graphs_of_the_others() -> None:
 
     with pytest.raises(FixFailed, match="reads from the GPU"):
         CudaGraph().apply(make())
-    proof = prove(make(), CudaGraphRegions().apply(make()), steps=8)
+    proof = prove(reference_of(make(), 8), CudaGraphRegions().apply(make()), steps=8)
     assert proof.why is None
 
 
@@ -267,4 +267,4 @@ def test_a_stale_static_input_is_caught() -> None:
     inputs = made.upload()
     stale = replace(made, upload=lambda: tuple(tensor.clone() for tensor in inputs))
     stale.body = lambda *_: graph(*inputs)
-    assert not prove(reference, stale, steps=8).equal
+    assert not prove(reference_of(reference, 8), stale, steps=8).equal

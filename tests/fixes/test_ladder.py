@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hostgap.errors import TargetError
+from hostgap.errors import HostgapError, TargetError
 from hostgap.fixes.ladder import ClimbOptions, climb
 from hostgap.fixes.report import FixReport
 from hostgap.profiling.bench import Variant
@@ -39,8 +39,8 @@ def launch_findings(variant: Variant) -> dict[str, float | None]:
 
 
 def test_climbs_by_predicted_saving_and_goes_on_where_no_prediction_can_tell() -> None:
-    machine = Machine(launch_bound, launch_findings)
-    report = run(machine, GRAPH, COMPILE, PLAIN, GC, tokens=4)
+    machine = Machine(launch_bound, launch_findings, tokens=4)
+    report = run(machine, GRAPH, COMPILE, PLAIN, GC)
     assert statuses(report) == [
         ("start", "start"),
         ("cuda-graph", "kept"),
@@ -167,7 +167,7 @@ def test_a_capture_that_nothing_makes_possible_ends_the_climb() -> None:
 
 
 def test_what_was_found_stands_when_interrupted_or_when_the_target_dies() -> None:
-    for error, status in ((KeyboardInterrupt(), "interrupted"), (TargetError("died"), "failed")):
+    for error, status in ((KeyboardInterrupt(), "interrupted"), (HostgapError("died"), "failed")):
         machine = Machine(launch_bound, launch_findings)
         compare = machine.compare
 
@@ -249,3 +249,51 @@ def test_findings_that_overlap_predict_no_more_than_all_of_them_together() -> No
     unknown = both.applies_to(diagnosis({"HG201": None}))
     assert unknown is not None
     assert unknown.saving_ns is None
+
+
+def test_a_fix_that_cannot_be_traced_is_kept_all_the_same() -> None:
+    machine = Machine(launch_bound, launch_findings)
+    trace = machine.trace
+
+    def broken(variant: Variant) -> object:
+        if variant.fixes:
+            raise TargetError("out of GPU memory")
+        return trace(variant)
+
+    machine.trace = broken  # type: ignore[method-assign, assignment]
+    report = run(machine, GRAPH)
+    assert statuses(report)[1:] == [("cuda-graph", "kept")]
+    assert "not traced: out of GPU memory" in report.rungs[1].why
+    assert report.best.fixes == ("cuda-graph",)
+
+
+def test_a_fix_whose_later_steps_raise_is_taken_back() -> None:
+    machine = Machine(launch_bound, launch_findings)
+    compare = machine.compare
+
+    def broken(old: Variant, new: Variant) -> object:
+        if "compile+cuda-graph" in new.fixes:
+            raise TargetError("it raised in step 40")
+        return compare(old, new)
+
+    machine.compare = broken  # type: ignore[method-assign, assignment]
+    report = run(machine, GRAPH, COMPILE)
+    assert report.status == "complete"
+    assert ("compile+cuda-graph", "failed") in statuses(report)
+    assert report.best.fixes == ("cuda-graph",)
+
+
+def test_of_several_at_once_the_wrong_one_is_left_out() -> None:
+    waits = {name: Sim(name, ("HG101",), execution=0) for name in ("one", "two", "wrong")}
+
+    def times(variant: Variant) -> tuple[float, float]:
+        both = {"one", "two"} <= set(variant.fixes)
+        return (1.0 * MS if both else 2.0 * MS), 1.0 * MS
+
+    machine = Machine(
+        times,
+        lambda v: {} if {"one", "two"} <= set(v.fixes) else {"HG101": None},
+        wrong=lambda v: "case 0, step 1: 5 instead of 7" if "wrong" in v.fixes else None,
+    )
+    report = run(machine, *waits.values())
+    assert set(report.best.fixes) == {"one", "two"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,16 @@ def test_closing_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
         child.ask(r.Drop(Variant()), None)
         assert process.poll() is None
     assert process.returncode is not None
+
+
+def test_what_a_target_starts_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "time.sleep(60)"
+    )
+    monkeypatch.setattr("hostgap.profiling.worker._BEGIN", code)
+    begun = time.monotonic()
+    with pytest.raises(TargetError, match="no answer"):
+        Child(TargetSpec(target="mine:step"), timeout_s=1.0)
+    assert time.monotonic() - begun < 20  # and not when the grandchild, which has the pipe, ends

@@ -125,3 +125,31 @@ def test_ranges_that_a_script_has_anyway_mark_its_steps(tmp_path: Path) -> None:
 
 def test_marks_do_nothing_outside_a_profile() -> None:
     hostgap.step()
+
+
+def test_a_script_finds_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text(
+        "import hostgap\nmark = hostgap.step\n", encoding="utf-8"
+    )
+    spec = script(tmp_path, "import beside_it\nwhile True: beside_it.mark()\n")
+    before = list(sys.path)
+    assert run_script(spec, count(3)) == "3 done"
+    assert sys.path == before
+
+
+def test_room_without_a_reset_is_not_overrun() -> None:
+    ran: list[int] = []
+    driver = Driver(Workload(body=lambda: ran.append(1), room=4), "mine")
+    driver.run(count(3))
+    with pytest.raises(TargetError, match="room for 4 steps and no reset"):
+        driver.run(count(3))
+    assert len(ran) == 3
+
+
+def test_an_error_of_the_pass_itself_is_one_of_the_target(tmp_path: Path) -> None:
+    def fails() -> Pass[None]:
+        yield 1
+        raise RuntimeError("CUDA error: device lost")
+
+    with pytest.raises(TargetError, match="device lost"):
+        Driver(Workload(body=lambda: None), "mine").run(fails())

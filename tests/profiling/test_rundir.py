@@ -39,6 +39,7 @@ def test_only_runs_are_replaced_and_only_when_asked(tmp_path: Path) -> None:
     with new_run_dir(run, force=True) as part:
         (part / "new").touch()
     assert [path.name for path in run.iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
     with pytest.raises(HostgapError, match="no run of hostgap"), new_run_dir(run, force=True):
         pass
     (tmp_path / "file").touch()
@@ -78,3 +79,17 @@ def test_traces_lie_in_the_folder(tmp_path: Path, file: str) -> None:
     write_measurement(tmp_path, bad)
     with pytest.raises(TraceError, match="outside its folder"):
         read_measurement(tmp_path)
+
+
+def test_a_folder_that_holds_more_than_a_run_is_not_replaced(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with new_run_dir(run, force=False) as part:
+        write_measurement(part, measurement())
+    (run / "notes.txt").touch()
+    with pytest.raises(HostgapError, match="no run of hostgap"), new_run_dir(run, force=True):
+        pass
+    other = tmp_path / "project"
+    other.mkdir()
+    (other / NAME).write_text('{"voltage": 3}', encoding="utf-8")
+    with pytest.raises(HostgapError, match="no run of hostgap"), new_run_dir(other, force=True):
+        pass

@@ -91,6 +91,9 @@ def test_what_a_file_may_lack(steps: str, name: str, error: type[Exception], mes
         (TargetSpec(target="decoder", args=("x",)), "only a script takes arguments"),
         (TargetSpec(target="decoder", step_marker="x"), "--step-marker is for scripts"),
         (TargetSpec(target="decoder", batch=0), "at least 1"),
+        (TargetSpec(target="a:b", defects=("eos_read",)), "--defect is for the built-in"),
+        (TargetSpec(target="a:b", temperature=0.5), "--temperature is for the built-in"),
+        (TargetSpec(target=__file__, batch=8), "a script chooses its own"),
     ],
 )
 def test_what_can_be_seen_without_running(spec: TargetSpec, message: str) -> None:
