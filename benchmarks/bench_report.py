@@ -3,8 +3,8 @@
     python benchmarks/bench_report.py [--rounds 5]
 
 Traces of about 100,000 and 1,000,000 GPU and host events are made from the bundled ones. The first
-drawing is counted from the start of navigation, the file being read from disk; a frame from the
-key press until the browser has presented it. Needs selenium and Debian's chromium and
+drawing is counted from the start of navigation, the file being read from disk; a frame from a key
+press to the end of its frame, key after key, so that painting one delays the next. Needs selenium and Debian's chromium and
 chromium-driver. Without a GPU the browser paints in software, as here.
 """
 
@@ -30,7 +30,7 @@ TARGETS = {"100k": (3.0, 1.0, 0.100), "1M": (None, 3.0, None)}  # MB, s, s a fra
 VIEWS = {"one step": "One step", "everything": "Everything"}
 KEYS = "wwddaassddwwaassdddwwwaaasss"
 
-# Presses keys one by one; each is timed until the frame after it has been presented.
+# Presses keys one by one; each is timed to the end of the frame that shows it.
 _FRAMES = """
 const [label, keys, done] = arguments;
 const canvas = document.querySelector("canvas.lanes");

@@ -81,10 +81,11 @@ class Timeline {
     this.draw();
   }
 
+  // At once: paper does not wait for the next frame.
   recolour() {
     this.painter.recolour();
     this.drawOverview();
-    this.draw();
+    this.drawNow();
   }
 
   // --- drawing ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hostgap.errors import HostgapError
 from hostgap.trace.nsys_export import is_nsys
 from hostgap.trace.source import open_source
 
-LARGEST = 512 << 20  # bytes of decompressed text that are worth it
+LARGEST = 320 << 20  # bytes of decompressed text that are worth it
 
 _Numbers = list[float] | None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from hostgap.ranks.diagnose import diagnose_set
 from hostgap.report import thinning
 from hostgap.report.run import Page, Run, run_of_json, run_of_trace
 from hostgap.trace.load import load_trace
+from hostgap.trace.model import Trace
 
 LARGEST = 64 << 20  # bytes of a JSON file of hostgap
 MOST_TIMELINES = 8  # of the ranks of a folder
@@ -32,6 +34,7 @@ NOT_IDLEST = (
 _TRACES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
 
 
+Reading = Callable[[str], AbstractContextManager[Callable[[int], None] | None]]
 Found = Run | ranks.DiagnosisSet | fix.FixReport
 
 
@@ -39,12 +42,17 @@ class _Marked(msgspec.Struct):
     schema: str = ""
 
 
-def read_page(paths: Sequence[Path], base: Path | None = None) -> Page:
+def _quietly(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def read_page(paths: Sequence[Path], base: Path | None = None, reading: Reading = _quietly) -> Page:
     """A page of everything given: runs side by side in a picker, at most one ladder of fixes.
 
     Args:
         paths: results or traces, one or more.
         base: another run, to compare the first one with.
+        reading: given a file, a context that gives a callback for the bytes read so far, or None.
 
     Raises:
         HostgapError: nothing readable, another schema, two ladders, or nothing to compare.
@@ -53,7 +61,7 @@ def read_page(paths: Sequence[Path], base: Path | None = None) -> Page:
     ladder = None
     together = None
     for path in paths:
-        for found in _read(path):
+        for found in _read(path, reading):
             if isinstance(found, Run):
                 runs.append(found)
             elif isinstance(found, ranks.DiagnosisSet):
@@ -64,23 +72,23 @@ def read_page(paths: Sequence[Path], base: Path | None = None) -> Page:
                 raise TraceError(f"{path}: a report holds one ladder of fixes", "leave one out")
     against = None
     if base is not None:
-        others = [found for found in _read(base) if isinstance(found, Run)]
+        others = [found for found in _read(base, reading) if isinstance(found, Run)]
         if len(others) != 1 or not runs:
             raise TraceError(f"{base}: a comparison needs one run on each side")
         against = others[0]
     return Page(runs, ladder, against, together)
 
 
-def _read(path: Path) -> list[Found]:
+def _read(path: Path, reading: Reading) -> list[Found]:
     if path.is_dir():
         if is_run_dir(path):
-            return [_run_dir(path)]
-        return _folder(path)
+            return [_run_dir(path, reading)]
+        return _folder(path, reading)
     kind = _schema_of(path)
     if kind is None:
-        return [_trace(path)]
+        return [_trace(path, reading)]
     if kind == measured.SCHEMA:
-        return [_run_dir(path.parent)]
+        return [_run_dir(path.parent, reading)]
     data = path.read_bytes()
     try:
         if kind == model.SCHEMA:
@@ -114,19 +122,19 @@ def _schema_of(path: Path) -> str | None:
     return schema if schema.startswith("hostgap.") else None
 
 
-def _folder(path: Path) -> list[Found]:
+def _folder(path: Path, reading: Reading) -> list[Found]:
     """A folder of ranks: its traces, else its diagnoses."""
     files = sorted(file for file in path.iterdir() if file.is_file())
     ours = [file for file in files if file.name.endswith(".json") and _schema_of(file)]
     if any(file.name.endswith(_TRACES) and file not in ours for file in files):
-        return _ranks(path)
+        return _ranks(path, reading)
     chosen = [file for file in ours if _schema_of(file) == model.SCHEMA]
     if not chosen:
         raise TraceError(f"{path}: holds no traces and no results", "see: hostgap report --help")
-    return [found for file in chosen for found in _read(file)]
+    return [found for file in chosen for found in _read(file, reading)]
 
 
-def _ranks(path: Path) -> list[Found]:
+def _ranks(path: Path, reading: Reading) -> list[Found]:
     """The traces of a folder, held against each other; the idlest with their timelines."""
     together = diagnose_set([str(path)])
     known = [one for one in together.ranks if one.diagnosis is not None]
@@ -139,7 +147,7 @@ def _ranks(path: Path) -> list[Found]:
             runs.append(run_of_json(one.diagnosis, one.label, NOT_IDLEST))
             continue
         trace = Path(one.file)
-        analysis = examine(load_trace(trace), Options())
+        analysis = examine(_loaded(trace, reading), Options())
         runs.append(run_of_trace(analysis, one.diagnosis, trace, label=one.label, budget=budget))
     return runs
 
@@ -149,20 +157,27 @@ def _idle_share(one: ranks.RankDiagnosis) -> float:
     return figures.idle_ns / max(1, figures.window_ns) if figures is not None else 0.0
 
 
-def _run_dir(folder: Path) -> Run:
+def _run_dir(folder: Path, reading: Reading) -> Run:
     measurement = read_measurement(folder)
     path = run_trace(folder, measurement)
     label = folder.resolve().name
-    return _trace(path, Judging().of_run(measurement), label=label, measurement=measurement)
+    judging = Judging().of_run(measurement)
+    return _trace(path, reading, judging, label=label, measurement=measurement)
+
+
+def _loaded(path: Path, reading: Reading) -> Trace:
+    with reading(str(path)) as progress:
+        return load_trace(path, progress=progress)
 
 
 def _trace(
     path: Path,
+    reading: Reading,
     judging: Judging | None = None,
     *,
     label: str | None = None,
     measurement: measured.Measurement | None = None,
 ) -> Run:
-    analysis = examine(load_trace(path), Options())
+    analysis = examine(_loaded(path, reading), Options())
     diagnosis = judge(diagnose(analysis), analysis, judging or Judging())
     return run_of_trace(analysis, diagnosis, path, label=label, measurement=measurement)

@@ -341,8 +341,8 @@ def _say(
         notes.append(
             f"The trace has {total:,} events. {total - events:,} are shown one by one: the first "
             f"steps of the window, and what surrounds the evidence of findings. The other "
-            f"{events:,} are merged into {blocks:,} blocks. The overview and every figure on this "
-            "page are of all of them."
+            f"{events:,} are merged into {blocks:,} blocks, drawn half as high. The overview and "
+            "every figure on this page are of all of them."
         )
     hidden = sum(int(np.count_nonzero(table.lane < 0)) for table in tables)
     if hidden:

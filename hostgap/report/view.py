@@ -101,16 +101,20 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
         graphs = ""
         if average.graph_launches:
             many = "" if average.graph_launches == 1 else "es"
-            graphs = f", and {average.graph_launches:,.4g} graph launch{many}"
+            graphs = f", and {_count(average.graph_launches)} graph launch{many}"
         shown.append(
-            Tile("Launches", f"{average.launches:,.5g}", f"a step{graphs}", average.launches)
+            Tile("Launches", _count(average.launches), f"a step{graphs}", average.launches)
         )
-        shown.append(Tile("Syncs", f"{average.sync_calls:,.4g}", "a step", average.sync_calls))
+        shown.append(Tile("Syncs", _count(average.sync_calls), "a step", average.sync_calls))
     else:
         counts = diagnosis.counts
         shown.append(Tile("Launches", f"{counts.launches:,}", "in the trace", counts.launches))
         shown.append(Tile("Syncs", f"{counts.sync_calls:,}", "in the trace", counts.sync_calls))
     return shown
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def saving_bar(diagnosis: Diagnosis, finding: Finding) -> tuple[float, float] | None:
@@ -146,7 +150,7 @@ def ladder(report: FixReport) -> list[Step]:
     return [
         Step(
             rung,
-            "as it was" if rung.status == "start" else rung.name,
+            "as it was" if rung.status == "start" else fix_summary.label(rung),
             share(rung.step.median_ns) or 0.0 if rung.step is not None else 0.0,
             share(rung.step.low_ns) or 0.0 if rung.step is not None else 0.0,
             share(rung.step.high_ns) or 0.0 if rung.step is not None else 0.0,
@@ -181,8 +185,8 @@ def fix_tiles(report: FixReport) -> list[Tile]:
         value = now.kernel_utilization
         shown.append(Tile("Utilization", s.percent(value, 1), note, value))
     if was.launches is not None and now.launches is not None:
-        note = f"a step, was {was.launches:,.5g}"
-        shown.append(Tile("Launches", f"{now.launches:,.5g}", note, now.launches))
+        note = f"a step, was {_count(was.launches)}"
+        shown.append(Tile("Launches", _count(now.launches), note, now.launches))
     return shown
 
 

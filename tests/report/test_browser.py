@@ -346,6 +346,10 @@ def test_it_prints(browser: Any, sample: Path) -> None:
     assert pdf.startswith(b"%PDF")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 30
     assert browser.run("return document.documentElement.dataset.theme") is None  # as it was
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run("return document.documentElement.dataset.theme") == "light"
+    assert browser.pixels("--card") > 1000  # the canvas is light too
+    browser.run("dispatchEvent(new Event('afterprint'))")
     browser.media("light", "print")
     assert not browser.one(".top").is_displayed()
     assert not browser.one(".go").is_displayed()
