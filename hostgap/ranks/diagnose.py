@@ -79,6 +79,8 @@ def diagnose_set(
                 "analyse the traces of the workers",
             )
         first = min(failed, key=lambda one: one.index)
+        if first.internal:
+            raise RuntimeError(first.error)
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise TraceError(f"{first.error}{more}", first.hint)
     return _set(inputs, outcomes, set(others))

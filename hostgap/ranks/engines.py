@@ -129,14 +129,12 @@ class _Worker:
     def take(self) -> Outcome | None:
         """The outcome of its job, None when it has died."""
         try:
-            result: Any = self.pipe.recv()
+            outcome = self.pipe.recv()
         except (EOFError, OSError):
             return None
         self.job = None
-        if isinstance(result, BaseException):
-            raise result
-        assert isinstance(result, Outcome)
-        return result
+        assert isinstance(outcome, Outcome)
+        return outcome
 
     def stop(self) -> None:
         self.pipe.close()
@@ -161,11 +159,7 @@ def _serve(pipe: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            result: object = run_job(job)
-        except Exception as error:  # noqa: BLE001  raised again where it is received
-            result = RuntimeError(f"{job.name}: {type(error).__name__}: {error}")
-        try:
-            pipe.send(result)
+            pipe.send(run_job(job))
         except OSError:  # nobody listens any more
             return
 

@@ -49,6 +49,7 @@ class Outcome:
         arrivals: its collectives, None without any.
         error, hint: why there is no diagnosis.
         other: as the file is whole, and something else than a trace.
+        internal: as hostgap itself failed.
     """
 
     index: int
@@ -58,6 +59,7 @@ class Outcome:
     error: str | None = None
     hint: str | None = None
     other: bool = False
+    internal: bool = False
 
 
 def run_job(job: Job) -> Outcome:
@@ -88,4 +90,11 @@ def run_job(job: Job) -> Outcome:
             job.index,
             error=f"{job.name}: not enough memory",
             hint="run fewer at once (--jobs), or fewer steps (--steps)",
+        )
+    except Exception as error:  # noqa: BLE001  a bug that one trace meets must not lose the others
+        return Outcome(
+            job.index,
+            error=f"{job.name}: internal error: {type(error).__name__}: {error}",
+            hint=f"Please report it with the output of: hostgap analyze {job.name} --debug",
+            internal=True,
         )

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from hostgap.analysis.examine import Options
+from hostgap.cli import run
 from hostgap.diagnosis.judge import Judging
 from hostgap.errors import HostgapError
 from hostgap.ranks import engines
@@ -102,6 +103,26 @@ def test_one_bad_trace_does_not_end_the_others(folder: Path) -> None:
     assert bad.error is not None
 
 
+def test_a_bug_that_one_trace_meets_loses_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hostgap.ranks import job
+
+    real = job.load_trace
+
+    def failing(path: str) -> object:
+        if "rank3" in path or "all" in path:
+            raise ZeroDivisionError("by zero")
+        return real(path)
+
+    monkeypatch.setattr(job, "load_trace", failing)
+    found = diagnose_set([str(folder)], engine=Local(1))
+    assert (found.summary.failed, found.summary.compared) == (1, 5)
+    assert "internal error: ZeroDivisionError" in str(found.ranks[3].error)
+    with pytest.raises(RuntimeError, match="by zero"):
+        diagnose_set([str(folder / "rank3.json")], engine=Local(1))
+
+
 def test_no_worker_outlives_its_pool(folder: Path) -> None:
     outcomes = Local(2).outcomes(jobs(folder, Judging()))
     next(outcomes)
@@ -135,7 +156,9 @@ def test_interrupted_at_once_and_cleanly(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_dask_with_a_worker_killed_midway(folder: Path, killing: Judging) -> None:
+def test_dask_with_a_worker_killed_midway(
+    folder: Path, killing: Judging, capfd: pytest.CaptureFixture[str]
+) -> None:
     distributed = pytest.importorskip("distributed")
     (folder / "rank1.kill").touch()
     with distributed.LocalCluster(
@@ -143,9 +166,15 @@ def test_dask_with_a_worker_killed_midway(folder: Path, killing: Judging) -> Non
     ) as cluster:
         outcomes = list(Dask(cluster.scheduler_address).outcomes(jobs(folder, killing)))
         assert not list(folder.glob("*.kill")), "no worker was killed"
-    assert sorted(one.index for one in outcomes) == list(range(6))
-    local = list(Local(1).outcomes(jobs(folder, killing)))
-    assert comparable(outcomes) == comparable(local)
+        assert sorted(one.index for one in outcomes) == list(range(6))
+        local = list(Local(1).outcomes(jobs(folder, killing)))
+        assert comparable(outcomes) == comparable(local)
+        # and as the command has it
+        shown = []
+        for where in (["--engine", "dask", "--scheduler", cluster.scheduler_address], ["--jobs=1"]):
+            assert run(["analyze", str(folder), "--format", "json", *where]) == 0
+            shown.append(capfd.readouterr().out)
+        assert shown[0] == shown[1]
 
 
 @pytest.mark.filterwarnings("ignore")
