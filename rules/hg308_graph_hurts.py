@@ -2,8 +2,8 @@
 
 ## What it sees
 Nothing in a trace alone: it holds the region in one form, as a graph or not. Of a run directory,
-regions that were timed both ways without a profiler: `regions` of its measurement, with `graph_ns`
-and `eager_ns` for one run, and `file`, `line` and `function` of the code that replays.
+regions (a step function as a whole) that were timed both ways without a profiler: `regions` of its
+measurement, with `graph_ns` and `eager_ns` for one run, and `file`, `line` and `function` of where.
 
 ## Why it costs
 A replay has a price: copies into the graph's inputs, 6 to 10 us until the first node starts,

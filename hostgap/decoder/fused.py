@@ -16,7 +16,7 @@ import functools
 import importlib.util
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, cast
 
@@ -356,16 +356,6 @@ class FusedStep(nn.Module):
             plan.attend_splits, plan.attend_block, self.kernels.INTERPRETED, self.pdl,
             num_warps=plan.attend_warps, launch_pdl=self.pdl,
         )  # fmt: skip
-
-    @property
-    def n_kernels(self) -> int:
-        """Kernels of one step, without `choose`."""
-        return 5 * len(self.model.layers) + 2
-
-    def with_plan(self, **changes: object) -> FusedStep:
-        """The same step with other launch shapes, over the same weights and caches."""
-        plan = replace(self.plan, **changes)  # type: ignore[arg-type]
-        return FusedStep(self.model, self.caches, pdl=self.pdl, plan=plan)
 
 
 def _power(number: int) -> int:

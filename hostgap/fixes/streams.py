@@ -40,10 +40,10 @@ class Event:
         if self._event is not None:
             self._event.record()
 
-    def order(self, stream: torch.cuda.Stream | None = None) -> None:
-        """What comes later in `stream` (the current one) waits for it; the host does not."""
+    def order(self) -> None:
+        """What comes later in the current stream waits for it; the host does not."""
         if self._event is not None:
-            self._event.wait(stream)
+            self._event.wait()
 
     def wait(self) -> None:
         """The host waits for it; no call that waits is made where it has happened already."""

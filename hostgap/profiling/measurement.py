@@ -102,9 +102,9 @@ class BatchTiming(_Base, frozen=True):
 
 
 class Region(_Base, frozen=True):
-    """A captured region that was timed as a graph and as its launches, ns for one run of it.
+    """A region that was timed as one CUDA graph and as it is, in turn, ns for one run of it.
 
-    `file`, `line` and `function` are of the code that replays it.
+    `file`, `line` and `function` say where it is; null for the whole step.
     """
 
     file: str | None

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from hostgap.errors import HostgapError
+from hostgap.errors import FixFailed, HostgapError, TargetError
 from hostgap.profiling import requests as r
-from hostgap.profiling.bench import Variant
+from hostgap.profiling.bench import Comparison, Variant
 from hostgap.profiling.measurement import (
     SCHEMA,
     BatchTiming,
@@ -23,6 +23,7 @@ from hostgap.profiling.measurement import (
     Inflation,
     Measurement,
     Pass,
+    Region,
     Site,
 )
 from hostgap.profiling.target import TargetSpec
@@ -101,6 +102,7 @@ def profile_target(
         span_ns=measured.span_ns,
         graphs=measured.graphs,
         host=measured.host,
+        regions=run.as_one_graph(variant),
         inflation=inflation or [],
         sites=sites or [],
         passes=passes,
@@ -134,6 +136,29 @@ class _Run:
         except HostgapError as error:
             self.problems.append(f"{doing}: {error.message}")
             return None
+
+    def as_one_graph(self, variant: Variant) -> list[Region]:
+        """The step timed as one CUDA graph, beside itself; none where it cannot be captured."""
+        if self._spec.kind == "script":
+            return []
+        self._progress("trying it as one CUDA graph")
+        options = self._options
+        graph = msgspec.structs.replace(variant, fixes=("cuda-graph",))
+        request = r.Compare(variant, graph, options.warmup, options.steps, options.repeats)
+        try:
+            with self._child(self._spec) as child:
+                compared: Comparison = child.ask(request, Comparison)
+        except (FixFailed, TargetError):
+            return []  # most steps that wait, or that have graphs already; `hostgap fix` says why
+        return [
+            Region(
+                file=None,
+                line=None,
+                function=None,
+                graph_ns=compared.new.step.median_ns,
+                eager_ns=compared.old.step.median_ns,
+            )
+        ]
 
     def sweep(self, batches: Sequence[int], first: r.Measured) -> list[BatchTiming]:
         """Unprofiled steps at each batch; the first of them has been measured."""

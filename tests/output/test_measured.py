@@ -7,7 +7,7 @@ import io
 import msgspec
 
 from hostgap.output.measured import host_bound_below, render_measurement
-from hostgap.profiling.measurement import BatchTiming, Measurement, Site
+from hostgap.profiling.measurement import BatchTiming, Measurement, Region, Site
 from tests.profiling.build import estimate, measurement
 
 
@@ -54,3 +54,12 @@ def test_below_which_batch_the_host_sets_the_pace() -> None:
     )
     assert "Host-bound below batch 8." in said
     assert "387.5" in said
+
+
+def test_what_the_step_takes_as_one_graph() -> None:
+    def of(graph: float, eager: float) -> str:
+        region = Region(file=None, line=None, function=None, graph_ns=graph, eager_ns=eager)
+        return text(msgspec.structs.replace(measurement(), regions=[region]))
+
+    assert "As one CUDA graph it takes 2.700 ms, 8.00 times as fast" in of(2.7e6, 21.6e6)
+    assert "1.10 times as long: leave it as it is." in of(3.3e6, 3.0e6)
