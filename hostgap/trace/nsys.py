@@ -102,6 +102,7 @@ class _Nsys(Reader):
                 events=len(call) + len(api) + len(host["start"]) + len(python["start"]),
                 negative=self.negative,
                 negative_host=self.negative_host,
+                repaired={"names over 64 KiB": self.names.cut} if self.names.cut else {},
                 unreadable_times=self.unreadable,
                 ambiguous_correlations=ambiguous,
                 missing=self._missing(api, len(call)),

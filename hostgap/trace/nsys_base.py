@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from hostgap.trace import nsys_tables as tables
 from hostgap.trace import vocabulary as vocab
-from hostgap.trace.columns import Interner, distinct
+from hostgap.trace.columns import MAX_NAME, Interner, Names, distinct
 from hostgap.trace.model import Bool, Int32, Int64
 from hostgap.trace.sqlite import NULL, Database
+from hostgap.trace.times import LONGEST
 
 PID_TID = (1 << 48) - 1
 _LIMIT = 2**62  # ns; as in Kineto traces, so that the difference of two times fits in an int64
@@ -24,7 +25,7 @@ class Reader:
         self.db = database
         tables.refuse_other_databases(database)
         tables.refuse_tables_without_times(database)
-        self.names: Interner[str] = Interner()
+        self.names = Names(MAX_NAME)
         self.threads: Interner[int] = Interner()  # globalTid
         self.devices: Interner[int] = Interner()
         self.streams: Interner[tuple[int, int]] = Interner()  # process, streamId
@@ -75,6 +76,8 @@ class Reader:
         """Rows with usable times; the others are counted."""
         readable = (np.abs(start) < _LIMIT) & (np.abs(end) < _LIMIT) & (start != NULL)
         readable &= end != NULL  # which np.abs leaves negative
+        length = np.where(readable, end, 0) - np.where(readable, start, 0)
+        readable &= length < LONGEST
         ordered = readable & (end >= start)
         self.unreadable += int(np.count_nonzero(~readable))
         wrong = int(np.count_nonzero(readable & ~ordered))

@@ -21,6 +21,7 @@ from hostgap.trace.model import Bool, Int64
 _COMMA, _DOT, _ZERO, _NINE = b",.09"
 _MAX_DIGITS = 19  # of a time in ns; more would overflow, and 19 digits clamp above _LIMIT
 _LIMIT = 2**62  # ns; start + duration of two such times still fits in an int64
+LONGEST = 2**50  # ns that an event can last, 13 days: sums of thousands still fit in an int64
 _NUMBER = re.compile(rb'\s*"?\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?)\s*"?\s*')
 
 

@@ -143,7 +143,7 @@ def slow(data: bytes) -> dict[str, Any]:
         start, length, args, cat = ns(e["ts"]), ns(e["dur"]), e["args"] or {}, e["cat"]
         if cat in IGNORED:
             continue
-        if start is None or length is None:
+        if start is None or length is None or length >= 2**50:  # 13 days
             counts["unreadable"] += 1
             continue
         end = start + length
