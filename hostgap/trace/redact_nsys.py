@@ -174,7 +174,14 @@ class _Editor:
             self._table(table, columns)
         self.sql.execute("COMMIT")
         self.sql.execute("VACUUM")  # or freed pages would still hold what was replaced
+        self._check()
         return self.changed
+
+    def _check(self) -> None:
+        """Raise for a copy that cannot be read: VACUUM copies damaged cells as they are."""
+        for (found,) in self.sql.execute("PRAGMA quick_check(100)"):
+            if found != "ok" and not found.startswith("NULL value in"):
+                raise sqlite3.DatabaseError(" ".join(found.split()))
 
     # --- the schema --------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
+from hostgap.trace.brackets import SPACE
 from hostgap.trace.scrub import (
     REDACTED,
     Scrubber,
@@ -320,7 +321,9 @@ class Rewriter:
         return text[end.end() :]
 
     def _finish(self, carry: bytes) -> bytes:
-        """What is left after the last comma; a string that never ends is left out."""
+        """What is left after the last comma; a string that never ends is left out, and padding."""
+        text = carry.rstrip(SPACE + b"\0")
+        carry = text + carry[len(text) :].replace(b"\0", b"")
         view = _masked(carry)[0]
         if self._in_long:
             carry = b""

@@ -6,7 +6,9 @@ Rows are read in the order they lie in and sorted in memory afterwards.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from hostgap.errors import TraceError
 from hostgap.trace.model import Int64
 
 MAGIC = b"SQLite format 3\0"
+_LONGEST = 64 << 20  # bytes of a value, or of a row
 _BLOCK = 512  # rows at once: more no longer fit in the cache together
 _WAL = 2  # value of byte 19 of the header, the version for reading, in write-ahead mode
 # What reading a damaged file raises: sqlite3 decodes SQLite's messages, which quote the file.
@@ -39,7 +42,7 @@ class Database:
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.path = path
         self.name = name or str(path)
-        real = path.resolve()  # SQLite looks beside the file that a link leads to
+        real = Path(os.path.realpath(path))  # SQLite looks beside the file that a link leads to
         for suffix in ("-wal", "-journal"):
             beside = real.with_name(real.name + suffix)
             if beside.is_file() and beside.stat().st_size:
@@ -58,10 +61,13 @@ class Database:
         except ERRORS as error:
             raise self._broken(error) from error
         self._connection.text_factory = _text
+        if sys.version_info >= (3, 11):
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
         self._probed: dict[str, tuple[str, ...]] = {}
         try:
-            # no views: an export has none, and one of somebody else's could compute for ever
-            query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            # no views and virtual tables (these lie on no page): an export has none, and those of
+            # somebody else's could compute for ever
+            query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
             self.tables = frozenset(str(name) for (name,) in self.rows(query))
         except TraceError:
             self.close()
