@@ -44,6 +44,7 @@ _MAX_WAIT = 256 << 10  # bytes read on for a place between two events
 _TOGETHER = 8  # events that are repaired and decoded at once
 _MAX_KEPT = 1 << 20  # bytes of a metadata value that are kept
 _MAX_KEYS = 10_000
+_MOST_OTHERS = 100_000  # objects that are no events, each of which is looked at on its own
 _MAX_KEY = 200  # characters of a key that are kept
 _MAX_MEMORY = 16 << 20  # bytes that all keys and metadata may take, roughly
 
@@ -399,6 +400,9 @@ class Document:
             raise self._second_document("the list of events")
         self.not_events += 1
         self.shape = self.shape or text[:200].decode("utf-8", "replace")
+        if self.not_events > _MOST_OTHERS and self.not_events > 20 * self.events:
+            self._pos = pos
+            raise self._error(f"{self.not_events} objects in the list of events are no events")
 
     def _damage(self, start: int, end: int) -> None:
         """Drop a stretch of text that is not JSON."""

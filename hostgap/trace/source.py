@@ -27,6 +27,8 @@ _READ = 1 << 16  # blocks that stay in the processor's cache are read a third fa
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 MOST_BYTES = 256 << 30  # decompressed: a hundred times the largest trace that was met
+MOST_FOLD = 250  # to which compressed data may expand, ten times what traces do, ...
+FOLD_FROM = 512 << 20  # ... from so many bytes on
 _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # pzstd begins with such a frame
 
 
@@ -65,6 +67,11 @@ class Source:
             raise TraceError(
                 f"{self.name}: more than {MOST_BYTES:,} bytes when decompressed",
                 "that is no trace of a profiler; if it is one, record fewer steps",
+            )
+        if self.offset > FOLD_FROM and self.offset > MOST_FOLD * self.consumed:
+            raise TraceError(
+                f"{self.name}: expands to more than {MOST_FOLD} times its size, as no trace does",
+                "if it is one, decompress it first",
             )
         return block
 
