@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hostgap.errors import TraceError
+from hostgap.errors import HostgapError, TraceError
 from hostgap.profiling.measurement import Measurement
+
+_SHORTEST, _LONGEST = 1.0, 2.0**62  # ns; times are reported as whole ns, in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,13 @@ class Calibration:
 
 
 def step_alone(step_ns: float) -> Calibration:
-    """Where only the length of the unprofiled step is known, ns."""
+    """Where only the length of the unprofiled step is known, ns.
+
+    Raises:
+        HostgapError: it is no length of time.
+    """
+    if not _SHORTEST <= step_ns <= _LONGEST:
+        raise HostgapError(f"an unprofiled step of {step_ns:g} ns is no time")
     return Calibration(step_ns=step_ns, low_ns=step_ns, high_ns=step_ns)
 
 
@@ -40,7 +48,7 @@ def calibration_of(measurement: Measurement) -> Calibration:
         TraceError: its step takes no time.
     """
     step = measurement.timing.step
-    if not 0 < step.low_ns <= step.median_ns <= step.high_ns < float("inf"):
+    if not _SHORTEST <= step.low_ns <= step.median_ns <= step.high_ns <= _LONGEST:
         raise TraceError(f"the measurement's step takes {step.median_ns:g} ns, which is no time")
     graphs = measurement.graphs
     if any(graph.call_ns <= 0 or graph.span_ns <= 0 for graph in graphs):

@@ -14,6 +14,7 @@ import numpy as np
 
 from hostgap.analysis import integrity as trust
 from hostgap.analysis.attribution import Attribution
+from hostgap.analysis.bounds import refuse_too_many
 from hostgap.analysis.clock import Clock, fit_clock
 from hostgap.analysis.host import Host
 from hostgap.analysis.integrity import Integrity
@@ -119,9 +120,10 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
         options: the window, steps and device to look at; all counted steps by default.
 
     Raises:
-        HostgapError: the options do not fit the trace.
+        HostgapError: the options do not fit the trace, or its ids are damaged.
     """
     options = options or Options()
+    refuse_too_many(trace)
     integrity = trust.check_trace(trace)
     clock = fit_clock(trace)
     lanes = device_lanes(trace)

@@ -108,10 +108,13 @@ def _start(played: Playback, measured: Calibration) -> Pace:
     else:
         call[played.graph_call] = GRAPH_CALL
     # a graph's first node starts when its launch returns
-    lead = np.where(unit.graph, np.maximum(unit.lead, traced[unit.call]), unit.lead)
+    lead = unit.lead.copy()
+    graph_call = unit.call[unit.graph]  # other units may have none, in a trace without any calls
+    lead[unit.graph] = np.maximum(lead[unit.graph], traced[graph_call])
     gap, length = unit.gap.copy(), unit.end - unit.start
     spans = measured.graph_span_ns
-    of_unit = nth[unit.call] % len(spans) if spans else nth[unit.call]
+    of_unit = np.zeros(len(unit.call), np.int64)
+    of_unit[unit.graph] = nth[graph_call] % len(spans) if spans else nth[graph_call]
     for k in np.unique(of_unit[unit.graph]).tolist():
         mine = unit.graph & (of_unit == k)
         queued = gap[mine & ~unit.late]

@@ -55,7 +55,7 @@ def find_copies(context: Context) -> Copies:
     exposed = exposed - overlap(Intervals(gpu.start[op], gpu.end[op]), kernels_of(context))
     is_kernel = np.isin(gpu.kind[launched.op], (GpuKind.KERNEL, GpuKind.GRAPH))
     far = np.iinfo(np.int64).max
-    n = int(launched.step.max(initial=-1)) + 1
+    n = int(launched.step.max(initial=-1)) + 2  # the last is of ops that belong to no step, -1
     first, last = np.full(n, far), np.full(n, -far)
     np.minimum.at(first, launched.step[is_kernel], gpu.start[launched.op[is_kernel]])
     np.maximum.at(last, launched.step[is_kernel], gpu.end[launched.op[is_kernel]])
