@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -72,7 +73,7 @@ def run_trace(
     if not files:
         raise TraceError(f"{folder / NAME}: no pass recorded CPU and CUDA", "profile it again")
     path = folder / files[0]
-    if path.resolve().parent != folder.resolve():
+    if Path(os.path.realpath(path)).parent != Path(os.path.realpath(folder)):  # loops end too
         raise TraceError(f"{folder / NAME}: names a trace outside its folder: {files[0]!r}")
     if not path.is_file():
         raise TraceError(f"{path}: the trace that {NAME} names is missing")
