@@ -6,7 +6,6 @@ columns of its table. What a category or name means stands in `vocabulary`.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -18,9 +17,10 @@ from numpy.typing import NDArray
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
 from hostgap.trace import vocabulary as vocab
-from hostgap.trace.columns import MAX_NAME, Columns, Interner, Names, by_start
+from hostgap.trace.columns import Columns, Interner, Names, by_start
 from hostgap.trace.document import Document
 from hostgap.trace.events import Args, Event, Text
+from hostgap.trace.ids import MAX_ROW, Threads, int64, int64s, row, row_id, row_text, stream_id
 from hostgap.trace.join import match_calls
 from hostgap.trace.model import (
     ApiCalls,
@@ -37,9 +37,9 @@ from hostgap.trace.model import (
     Thread,
     Trace,
 )
-from hostgap.trace.part import Keep, Table
+from hostgap.trace.part import Keep, Table, chosen, wanted_events
 from hostgap.trace.source import Source
-from hostgap.trace.times import LONGEST, microseconds_to_ns
+from hostgap.trace.times import microseconds_to_ns
 
 _HOST = {"start": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32}
 _GPU = {
@@ -54,17 +54,14 @@ _GPU = {
     "bytes": np.int64,
     "copy": np.int32,
 }
-_STREAM_TID = re.compile(r"stream (\d{1,19})")
 _FLOW = frozenset("stf")  # arrows between events: correlation ids say the same
 _NONE = -1
 _NO_ARGS = Args()
-_INT64 = 2**63
 _BATCH = 4096  # events handled at once: enough for numpy, few enough for the cache
 _BATCH_TEXT = 8 << 20  # bytes of their text after which fewer are
+_MAX_NAME = 64 << 10  # characters of an event's name that are kept
 MOST_ROWS = 200_000_000  # events that are kept, of all tables: some 8 GB
-_MAX_ROW = 1 << 10  # characters of the name or id of a process, thread, device or stream
 _MAX_SAMPLE = 200  # characters of what is only kept for a refusal
-_MAX_DIGITS = 19  # of a number in a string: a longer one does not fit 64 bits
 
 
 def read_kineto(
@@ -109,11 +106,11 @@ class _Reader:
         self.restart()
 
     def restart(self) -> None:
-        self.names = Names(MAX_NAME)
-        self.threads = _Threads()
+        self.names = Names(_MAX_NAME)
+        self.threads = Threads()
         self.devices: Interner[int | str] = Interner()
         self.streams: Interner[int | str] = Interner()
-        self.copies = Names(MAX_NAME)
+        self.copies = Names(_MAX_NAME)
         self.gpu = Columns(_GPU)
         self.api = Columns({**_HOST, "correlation": np.int64})
         self.host = Columns({**_HOST, "kind": np.int8})
@@ -152,7 +149,7 @@ class _Reader:
             self.phases["X"] += len(bucket)
             self.categories[(category or "")[:_MAX_SAMPLE]] += len(bucket)
             if self.keep is not None:
-                bucket = _wanted(self.keep, category or "", bucket)
+                bucket = wanted_events(self.keep, category or "", bucket)
                 if not bucket:
                     continue
             if category in vocab.FRAME_CATEGORIES:
@@ -160,7 +157,7 @@ class _Reader:
             elif (kind := vocab.HOST_CATEGORIES.get(category or "")) is not None:
                 self._host(bucket, self.host, kind=int(kind))
             elif category in vocab.API_CATEGORIES:
-                ids = _int64s([(e.args or _NO_ARGS).correlation for e in bucket], _NONE)
+                ids = int64s([(e.args or _NO_ARGS).correlation for e in bucket], _NONE)
                 self._host(bucket, self.api, correlation=ids)
             elif (gpu_kind := vocab.GPU_CATEGORIES.get(category or "")) is not None:
                 self._gpu(bucket, gpu_kind)
@@ -174,8 +171,7 @@ class _Reader:
         n = len(events)
         tokens = [event.ts for event in events] + [event.dur for event in events]
         times, good = microseconds_to_ns(tokens)
-        good = good[:n] & good[n:] & (times[n:] < LONGEST)
-        return times[:n], times[:n] + times[n:], good
+        return times[:n], times[:n] + times[n:], good[:n] & good[n:]
 
     def _thread(self, events: list[Event]) -> NDArray[np.int32]:
         pids, tids = [event.pid for event in events], [event.tid for event in events]
@@ -194,7 +190,7 @@ class _Reader:
             if not wanted.all():
                 events = [event for event, ok in zip(events, wanted.tolist(), strict=True) if ok]
                 start, end, good = start[wanted], end[wanted], good[wanted]
-                extra = _chosen(extra, wanted)
+                extra = chosen(extra, wanted)
                 if not events:
                     return
         names = self.names
@@ -209,7 +205,7 @@ class _Reader:
             self.unreadable += int(np.count_nonzero(~good))
             self.negative_host += int(np.count_nonzero(good & ~keep))
             start, end, name, thread = start[keep], end[keep], name[keep], thread[keep]
-            extra = _chosen(extra, keep)
+            extra = chosen(extra, keep)
         table.append(start=start, end=end, thread=thread, name=name, **extra)
 
     def _gpu(self, events: list[Event], kind: GpuKind) -> None:
@@ -220,7 +216,7 @@ class _Reader:
             start, end = start[good], end[good]
         if self.keep is not None:
             ids = np.zeros(len(events), np.int64)
-            ids[:] = _int64s([(e.args or _NO_ARGS).correlation for e in events], _NONE)
+            ids[:] = int64s([(e.args or _NO_ARGS).correlation for e in events], _NONE)
             wanted = self.keep.gpu(start, end, ids)
             events = [event for event, ok in zip(events, wanted.tolist(), strict=True) if ok]
             start, end = start[wanted], end[wanted]
@@ -231,21 +227,21 @@ class _Reader:
             copy = [copies[f"{e.name} {a.kind}"] for e, a in zip(events, args, strict=True)]
         for arg in args:
             if arg.group is not None:
-                self.groups[_int64(arg.correlation, _NONE)] = sys.intern(_row_text(arg.group))
+                self.groups[int64(arg.correlation, _NONE)] = sys.intern(row_text(arg.group))
         self.gpu.append(
             start=start,
             end=end,
             device=self._interned(
-                self.devices, [a.device for a in args], [e.pid for e in events], _id
+                self.devices, [a.device for a in args], [e.pid for e in events], row_id
             ),
             stream=self._interned(
-                self.streams, [a.stream for a in args], [e.tid for e in events], _stream
+                self.streams, [a.stream for a in args], [e.tid for e in events], stream_id
             ),
             kind=int(kind),
             name=[names[e.name] for e in events],
-            correlation=_int64s([a.correlation for a in args], _NONE),
-            graph_node=_int64s([a.graph_node for a in args], 0),
-            bytes=_int64s([a.bytes for a in args], _NONE),
+            correlation=int64s([a.correlation for a in args], _NONE),
+            graph_node=int64s([a.graph_node for a in args], 0),
+            bytes=int64s([a.bytes for a in args], _NONE),
             copy=copy,
         )
 
@@ -267,11 +263,11 @@ class _Reader:
         args = event.args
         if event.ph == "M" and args is not None:
             if event.name == "thread_name" and args.name is not None:
-                self.thread_names[_row(event.pid), _row(event.tid)] = self._row_name(args.name)
+                self.thread_names[row(event.pid), row(event.tid)] = self._row_name(args.name)
             elif event.name == "process_name" and args.name is not None:
-                self.process_names[_row(event.pid)] = self._row_name(args.name)
+                self.process_names[row(event.pid)] = self._row_name(args.name)
             elif event.name == "process_labels" and args.labels is not None:
-                self.process_labels[_row(event.pid)] = str(args.labels)[:_MAX_ROW]
+                self.process_labels[row(event.pid)] = str(args.labels)[:MAX_ROW]
         elif event.ph == "i" and event.name == "Record Window End":
             self.window_ends += 1
         elif len(self.first_names) < 50:
@@ -281,8 +277,8 @@ class _Reader:
 
     def _row_name(self, name: Text) -> str:
         text = str(name)
-        self.cut_rows += len(text) > _MAX_ROW
-        return text[:_MAX_ROW]
+        self.cut_rows += len(text) > MAX_ROW
+        return text[:MAX_ROW]
 
     # --- the finished trace ------------------------------------------------------------------
 
@@ -314,8 +310,8 @@ class _Reader:
             names=names,
             threads=tuple(
                 Thread(
-                    _id(pid),
-                    _id(tid),
+                    row_id(pid),
+                    row_id(tid),
                     self.thread_names.get((pid, tid), ""),
                     self.process_names.get(pid, ""),
                 )
@@ -432,84 +428,8 @@ class _Reader:
         return tuple(Device(device, known.get(device, "")) for device in self.devices)
 
 
-def _wanted(keep: Keep, category: str, events: list[Event]) -> list[Event]:
-    """The events of one category that may be kept, as far as their kind and name tell."""
-    if category in vocab.FRAME_CATEGORIES:
-        return events if "frames" in keep.tables else []
-    if category in vocab.GPU_CATEGORIES:
-        return events if "gpu" in keep.tables else []
-    kind = vocab.HOST_CATEGORIES.get(category)
-    if kind is None or keep.names is None or kind is HostKind.ANNOTATION:
-        return events
-    search, annotation = keep.names.search, vocab.ANNOTATION_NAMES.match
-    return [e for e in events if search(e.name) is not None or annotation(e.name) is not None]
-
-
-def _chosen(columns: dict[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """Some rows of columns, of which one for all rows is an int."""
-    return {
-        key: value if isinstance(value, int) else np.asarray(value)[rows]
-        for key, value in columns.items()
-    }
-
-
 def _sorted(api: ApiCalls, roles: NDArray[np.int8]) -> ApiCalls:
     start, end, thread, name, correlation = by_start(
         [api.start, api.end, api.thread, api.name, api.correlation]
     )
     return ApiCalls(start, end, thread, name, roles[name], correlation)
-
-
-def _int64s(values: list[Text], missing: int) -> list[Any] | int:
-    """A column of ints: `missing` for all rows where none has a value, and for those that do not
-    fit.
-    """
-    kinds = set(map(type, values))
-    if kinds == {int} and min(values) >= -_INT64 and max(values) < _INT64:  # type: ignore[type-var, operator]
-        return values
-    if kinds <= {type(None)}:
-        return missing
-    return [_int64(value, missing) for value in values]
-
-
-def _int64(value: Text, missing: int) -> int:
-    """`value` as an int that fits a column; `missing` where it is none or does not fit."""
-    if value is None:
-        return missing
-    try:
-        number = int(value)
-    except (ValueError, OverflowError):
-        return missing
-    return number if -_INT64 <= number < _INT64 else missing
-
-
-class _Threads(Interner[tuple[Any, Any]]):
-    """Codes of (pid, tid); long ones are cut."""
-
-    def __missing__(self, key: tuple[Any, Any]) -> int:
-        short = (_row(key[0]), _row(key[1]))
-        return super().__missing__(key) if short == key else self[short]
-
-
-def _row(value: Text) -> Text:
-    """`value` as the id of a row of the trace: a string only as long as is kept."""
-    return value[:_MAX_ROW] if isinstance(value, str) else value
-
-
-def _row_text(value: Text) -> str:
-    return str(value)[:_MAX_ROW]
-
-
-def _id(value: Text) -> int | str:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str):
-        is_number = len(value) <= _MAX_DIGITS and value.isdecimal() and value.isascii()
-        return int(value) if is_number else value[:_MAX_ROW]
-    return value if isinstance(value, int) else str(value)
-
-
-def _stream(value: Text) -> int | str:
-    if isinstance(value, str) and (match := _STREAM_TID.fullmatch(value.strip())):
-        return int(match[1])
-    return _id(value)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from hostgap.trace.model import Bool, Int64
+from hostgap.trace import vocabulary as vocab
+from hostgap.trace.events import Event
+from hostgap.trace.model import Bool, HostKind, Int64
 
 Table = Literal["api", "host", "frames"]
 
@@ -92,3 +94,24 @@ def _among(values: Int64, ids: Int64) -> Bool:
         return np.zeros(len(values), np.bool_)
     at = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
     return np.asarray((ids[at] == values) & (values > 0))
+
+
+def wanted_events(keep: Keep, category: str, events: list[Event]) -> list[Event]:
+    """The events of one category that may be kept, as far as their kind and name tell."""
+    if category in vocab.FRAME_CATEGORIES:
+        return events if "frames" in keep.tables else []
+    if category in vocab.GPU_CATEGORIES:
+        return events if "gpu" in keep.tables else []
+    kind = vocab.HOST_CATEGORIES.get(category)
+    if kind is None or keep.names is None or kind is HostKind.ANNOTATION:
+        return events
+    search, annotation = keep.names.search, vocab.ANNOTATION_NAMES.match
+    return [e for e in events if search(e.name) is not None or annotation(e.name) is not None]
+
+
+def chosen(columns: dict[str, Any], rows: Bool) -> dict[str, Any]:
+    """Some rows of columns, of which one for all rows is an int."""
+    return {
+        key: value if isinstance(value, int) else np.asarray(value)[rows]
+        for key, value in columns.items()
+    }
