@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Key = TypeVar("Key", bound=Hashable)
+MAX_NAME = 64 << 10  # characters of an event's name that are kept
 _FIRST = 4096  # rows a column has room for at first
 _MAPPED = 1 << 20  # bytes from which on a column is a mapping of its own
 _CLOSE = 1 << 22  # ids this close together are told apart by a table

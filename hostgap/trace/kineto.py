@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hostgap.errors import TraceError
 from hostgap.trace import lookalikes
 from hostgap.trace import vocabulary as vocab
-from hostgap.trace.columns import Columns, Interner, Names, by_start
+from hostgap.trace.columns import MAX_NAME, Columns, Interner, Names, by_start
 from hostgap.trace.document import Document
 from hostgap.trace.events import Args, Event, Text
 from hostgap.trace.ids import MAX_ROW, Threads, int64, int64s, row, row_id, row_text, stream_id
@@ -39,7 +39,7 @@ from hostgap.trace.model import (
 )
 from hostgap.trace.part import Keep, Table, chosen, wanted_events
 from hostgap.trace.source import Source
-from hostgap.trace.times import microseconds_to_ns
+from hostgap.trace.times import LONGEST, microseconds_to_ns
 
 _HOST = {"start": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32}
 _GPU = {
@@ -59,7 +59,6 @@ _NONE = -1
 _NO_ARGS = Args()
 _BATCH = 4096  # events handled at once: enough for numpy, few enough for the cache
 _BATCH_TEXT = 8 << 20  # bytes of their text after which fewer are
-_MAX_NAME = 64 << 10  # characters of an event's name that are kept
 MOST_ROWS = 200_000_000  # events that are kept, of all tables: some 8 GB
 _MAX_SAMPLE = 200  # characters of what is only kept for a refusal
 
@@ -106,11 +105,11 @@ class _Reader:
         self.restart()
 
     def restart(self) -> None:
-        self.names = Names(_MAX_NAME)
+        self.names = Names(MAX_NAME)
         self.threads = Threads()
         self.devices: Interner[int | str] = Interner()
         self.streams: Interner[int | str] = Interner()
-        self.copies = Names(_MAX_NAME)
+        self.copies = Names(MAX_NAME)
         self.gpu = Columns(_GPU)
         self.api = Columns({**_HOST, "correlation": np.int64})
         self.host = Columns({**_HOST, "kind": np.int8})
@@ -171,7 +170,8 @@ class _Reader:
         n = len(events)
         tokens = [event.ts for event in events] + [event.dur for event in events]
         times, good = microseconds_to_ns(tokens)
-        return times[:n], times[:n] + times[n:], good[:n] & good[n:]
+        good = good[:n] & good[n:] & (times[n:] < LONGEST)
+        return times[:n], times[:n] + times[n:], good
 
     def _thread(self, events: list[Event]) -> NDArray[np.int32]:
         pids, tids = [event.pid for event in events], [event.tid for event in events]
