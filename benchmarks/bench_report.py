@@ -4,8 +4,10 @@
 
 Traces of about 100,000 and 1,000,000 GPU and host events are made from the bundled ones. The first
 drawing is counted from the start of navigation, the file being read from disk; a frame from a key
-press to the end of its frame, key after key, so that painting one delays the next. Needs selenium and Debian's chromium and
-chromium-driver. Without a GPU the browser paints in software, as here.
+press to the end of its frame, key after key, so that painting one delays the next.
+
+Needs selenium and Debian's chromium and chromium-driver. Without a GPU the browser paints in
+software, as here.
 """
 
 from __future__ import annotations
