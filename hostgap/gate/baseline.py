@@ -11,7 +11,7 @@ import msgspec
 from hostgap import __version__
 from hostgap.diagnosis.model import Diagnosis, Site, StepClass
 from hostgap.errors import ConfigError
-from hostgap.files import atomic_output
+from hostgap.files import atomic_output, read_whole
 from hostgap.gate.metrics import EXACT, METRICS, is_sync
 from hostgap.gate.model import Key, Tool
 from hostgap.gate.subject import Subject
@@ -104,9 +104,7 @@ def read_baseline(path: Path) -> Baseline:
     """
     again = "`hostgap gate TRACE --update-baseline` writes one"
     try:
-        if path.stat().st_size > LARGEST:
-            raise ConfigError(f"{path}: too large for a baseline")
-        data = path.read_bytes()
+        data = read_whole(path, LARGEST)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such baseline", again) from None
     except OSError as error:

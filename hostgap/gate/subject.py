@@ -16,9 +16,10 @@ from hostgap.diagnosis import model as m
 from hostgap.diagnosis.judge import Judging
 from hostgap.diagnosis.run import run_trace
 from hostgap.errors import ConfigError, TraceError
+from hostgap.files import read_head, read_whole
 from hostgap.gate.model import Key
 from hostgap.profiling import measurement as pm
-from hostgap.profiling.rundir import NAME, is_run_dir, read_measurement
+from hostgap.profiling.rundir import LARGEST, NAME, is_run_dir, read_measurement
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import Trace
 
@@ -121,8 +122,7 @@ def schema_of(path: Path) -> str | None:
         TraceError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            match = _SCHEMA.match(file.read(_HEAD))
+        match = _SCHEMA.match(read_head(path, _HEAD))
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return match[1].decode("utf-8", "replace") if match else None
@@ -243,7 +243,7 @@ def _measured(path: Path) -> pm.Measurement:
     if not path.is_dir() and path.name != NAME:
         # a folder of loose measurements: the reader of run directories knows one name only
         try:
-            return msgspec.json.decode(path.read_bytes(), type=pm.Measurement)
+            return msgspec.json.decode(read_whole(path, LARGEST), type=pm.Measurement)
         except (OSError, msgspec.DecodeError, RecursionError) as error:
             raise TraceError(f"{path}: {error}") from error
     return read_measurement(folder)
@@ -251,7 +251,7 @@ def _measured(path: Path) -> pm.Measurement:
 
 def _read_result(path: Path) -> m.Diagnosis:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=m.Diagnosis)
+        return msgspec.json.decode(read_whole(path, LARGEST), type=m.Diagnosis)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except msgspec.ValidationError as error:

@@ -445,6 +445,22 @@ def test_times_of_other_machines_are_refused(where: dict[str, str]) -> None:
     assert gate(new, Settings(allow_mismatch=True), None, base).outcome == "passed"
 
 
+@pytest.mark.parametrize(
+    ("times", "status"),
+    [
+        ([11e6] * 4, "inconclusive"),
+        ([10.5e6, 10.6e6, 10.4e6, 10.7e6, 10.5e6], "failed"),
+        ([9.9e6, 10.6e6, 10.4e6, 10.7e6, 10.5e6], "inconclusive"),
+        ([9.9e6, *[10.6e6] * 9], "failed"),
+        ([9e6, 9e6, 9e6, 9e6, 30e6], "passed"),
+        ([9e6], "passed"),
+    ],
+)
+def test_a_limit_of_the_steps_time(times: list[float], status: str) -> None:
+    result = judged(runs_of(*times), step_time={"max": "10ms"})
+    assert check_of(result, "step_time").status == status
+
+
 def test_traces_have_no_unprofiled_times() -> None:
     result = timed(sample("eager.json.gz"), sample("eager.json.gz"))
     check = check_of(result, "step_time", "base runs")  # type: ignore[arg-type]
