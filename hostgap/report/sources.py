@@ -14,6 +14,7 @@ from hostgap.diagnosis import model
 from hostgap.diagnosis.judge import Judging, judge
 from hostgap.diagnosis.run import run_trace
 from hostgap.errors import TraceError
+from hostgap.files import read_head, read_whole
 from hostgap.fixes import report as fix
 from hostgap.profiling import measurement as measured
 from hostgap.profiling.rundir import is_run_dir, read_measurement
@@ -89,7 +90,7 @@ def _read(path: Path, reading: Reading) -> list[Found]:
         return [_trace(path, reading)]
     if kind == measured.SCHEMA:
         return [_run_dir(path.parent, reading)]
-    data = path.read_bytes()
+    data = read_whole(path, LARGEST)
     try:
         if kind == model.SCHEMA:
             return [run_of_json(msgspec.json.decode(data, type=model.Diagnosis))]
@@ -108,11 +109,10 @@ def _read(path: Path, reading: Reading) -> list[Found]:
 def _schema_of(path: Path) -> str | None:
     """The schema of a JSON file of hostgap, None of anything else."""
     try:
-        with path.open("rb") as file:
-            head = file.read(256)
+        head = read_head(path, 256)
         if b'"schema"' not in head or path.stat().st_size > LARGEST:
             return None
-        schema = msgspec.json.decode(path.read_bytes(), type=_Marked).schema
+        schema = msgspec.json.decode(read_whole(path, LARGEST), type=_Marked).schema
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file") from None
     except OSError as error:

@@ -29,6 +29,7 @@ from hostgap.trace.model import Int64, Role
 
 MOST_LANES = 1_000
 MOST_STEPS = 2_000
+LONGEST = 10 * 86_400 * 10**9  # ns that are shown
 # rows of a lane; what is nested deeper is left out, and counted
 DEEPEST = {"stream": 4, "calls": 3, "ops": 24, "frames": 60}
 
@@ -60,27 +61,26 @@ def timeline(
     if not any(len(table.start) for table in tables):
         return None
     evidence = evidence_of(analysis, diagnosis)
+    devices = list(analysis.devices.values())[:MOST_LANES]
+    notes: list[str] = []
+    low, high = _range(tables, [device.low for device in devices], notes)
     steps = analysis.steps.boundaries
     window = min((device.low for device in analysis.devices.values()), default=0)
     wanted = [spot[0] for each in evidence for spot in each.spots[:2]]
-    detail = choose(
-        [table.start for table in tables],
-        steps,
-        window,
-        np.array(wanted, dtype=np.int64),
-        budget,
-    )
+    shown = [table.start[table.lane >= 0] for table in tables]
+    detail = choose(shown, steps, window, np.array(wanted, dtype=np.int64), budget)
     for table in tables:
         table.thinned = thin(detail, table.start, table.end, table.lane)
-    low = min(int(table.start.min()) for table in tables if len(table.start))
-    high = max(int(table.end.max()) for table in tables if len(table.start))
-    devices = list(analysis.devices.values())[:MOST_LANES]
-    low = min([low, *(device.low for device in devices)])
-    high = max([high, low + 1, *(device.high for device in devices)])
 
     packer = Packer()
-    notes: list[str] = []
-    kept_parts = [np.flatnonzero(detail.keeps(device.parts.start)) for device in devices]
+    kept_parts = [
+        np.flatnonzero(
+            detail.keeps(device.parts.start)
+            & (device.parts.start >= low)
+            & (device.parts.end <= high)
+        )
+        for device in devices
+    ]
     names = _names(analysis, tables, kept_parts)
     packed = {table.kind: _pack(analysis, table, low, names, packer, notes) for table in tables}
     packed["parts"] = _parts(analysis, kept_parts, low, names, packer)
@@ -89,7 +89,7 @@ def timeline(
     ids = finding_ids(diagnosis.findings)
     data = {
         "length": high - low,
-        "windows": [[device.low - low, device.high - low] for device in devices],
+        "windows": [_within(device.low, device.high, low, high) for device in devices],
         "detail": None if detail.everything else [detail.first - low, detail.last - low],
         "names": names.texts,
         "causes": [
@@ -97,17 +97,48 @@ def timeline(
         ],
         "roles": [int(ROLE_CAUSE[role]) for role in sorted(Role, key=int)],
         "lanes": lanes,
-        "steps": _steps(analysis, low),
+        "steps": _steps(analysis, low, high),
         "tables": packed,
         "overview": overview(devices, low, high, packer),
         "findings": {
-            name: {**marks, "spots": [[a - low, b - low] for a, b in each.spots]}
+            name: {**marks, "spots": [_within(*spot, low, high) for spot in each.spots]}
             for name, marks, each in zip(ids, outlined, evidence, strict=True)
         },
         "blob": packer.blob(),
     }
     _say(detail, tables, names, analysis, notes)
     return data, notes
+
+
+def _range(tables: list[_Table], windows: list[int], notes: list[str]) -> tuple[int, int]:
+    """The time that is shown: from the first event to the end of the last.
+
+    Damaged traces hold times of another age, which a script's numbers and a screen's width cannot
+    hold beside the others: then what lies within `LONGEST` of the middle, and the rest is left out.
+    """
+    filled = [table for table in tables if len(table.start)]
+    low = min([*windows, *(int(table.start.min()) for table in filled)])
+    high = max(int(table.end.max()) for table in filled)
+    if high - low > LONGEST:
+        middle = int(np.median(np.concatenate([table.start for table in filled])))
+        low, high = max(low, middle - LONGEST // 2), min(high, middle + LONGEST // 2)
+        lost = 0
+        for table in filled:
+            outside = (table.start < low) | (table.end > high)
+            lost += int(np.count_nonzero(outside & (table.lane >= 0)))
+            table.lane[outside] = -1
+        inside = [table for table in filled if (table.lane >= 0).any()]
+        low = max(low, min((int(t.start[t.lane >= 0].min()) for t in inside), default=low))
+        high = min(high, max((int(t.end[t.lane >= 0].max()) for t in inside), default=high))
+        notes.append(
+            f"Left out for lying days from the others, or lasting as long: {lost:,} of the events."
+        )
+    return low, max(high, low + 1)
+
+
+def _within(start: int, end: int, low: int, high: int) -> list[int]:
+    """An interval as far as it is shown, from the beginning of what is."""
+    return [min(max(time, low), high) - low for time in (start, end)]
 
 
 def _tables(analysis: Analysis, lanes: list[dict[str, Any]]) -> list[_Table]:
@@ -306,15 +337,14 @@ def _outlined(
     return result
 
 
-def _steps(analysis: Analysis, low: int) -> list[list[Any]]:
+def _steps(analysis: Analysis, low: int, high: int) -> list[list[Any]]:
     """[start, end, name, whether it counts] of every step."""
     steps = analysis.steps
     if steps.marks.source == "whole" or not len(steps):
         return []
     return [
         [
-            max(0, int(steps.boundaries[k]) - low),
-            max(0, int(steps.boundaries[k + 1]) - low),
+            *_within(int(steps.boundaries[k]), int(steps.boundaries[k + 1]), low, high),
             printable(steps.marks.label[k], 60) or f"step {k}",
             int(k in analysis.chosen),
         ]
@@ -346,7 +376,7 @@ def _say(
         )
     hidden = sum(int(np.count_nonzero(table.lane < 0)) for table in tables)
     if hidden:
-        notes.append(f"{hidden:,} events of lanes that are not shown are left out.")
+        notes.append(f"Not shown at all: {hidden:,} of {total:,} events.")
     if names.left_out:
         notes.append(f"{names.left_out:,} of the rarest names are left out.")
     if len(analysis.steps) > MOST_STEPS:

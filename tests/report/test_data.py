@@ -186,6 +186,18 @@ def test_large_traces_are_merged_and_say_so(monkeypatch: pytest.MonkeyPatch) -> 
     assert first == low + min(int(analysis.clock.to_gpu(t.start[:1])[0]) for t in tables if len(t))
 
 
+def test_times_of_another_age_are_left_out(tmp_path: Path) -> None:
+    trace = traces.steps()
+    for event in trace.events:
+        event["ts"] += 1.7e15
+    trace.event("cpu_op", "endless", 1.7e15, 4e15)
+    _, data, notes = made(trace.write(tmp_path / "ages.json"))
+    assert any("as long: 1 of the events" in note for note in notes)
+    assert data["length"] < 10**7
+    assert "endless" not in data["names"]
+    assert len(data["steps"]) == 6
+
+
 def test_findings_name_the_calls_that_they_are_about(tmp_path: Path) -> None:
     _, data, _ = made(traces.steps().write(tmp_path / "steps.json"))
     unpacked = Unpacked(data["blob"])
@@ -194,9 +206,9 @@ def test_findings_name_the_calls_that_they_are_about(tmp_path: Path) -> None:
     assert all(0 <= low < high <= data["length"] for low, high in marks["spots"])
 
 
-def test_a_trace_of_nothing_has_no_timeline() -> None:
-    analysis = examine(load_trace(SAMPLES / "cuda_graph_graphs.sqlite"))
-    assert timeline(analysis, judge(diagnose(analysis), analysis, Judging())) is not None
+def test_whole_graphs_are_drawn_too() -> None:
+    _, data, _ = made(SAMPLES / "cuda_graph_graphs.sqlite")
+    assert data["tables"]["stream"]["start"][2] == 5
 
 
 # --- kernels -------------------------------------------------------------------------------------
