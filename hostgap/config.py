@@ -14,11 +14,17 @@ from typing import Any, Literal
 import msgspec
 
 from hostgap.errors import ConfigError
+from hostgap.files import read_head, read_whole
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+LARGEST = (
+    8 << 20
+)  # bytes of a configuration; in a larger pyproject.toml only the first are looked at
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -61,7 +67,7 @@ def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:
             return own, _toml(own)
         project = folder / "pyproject.toml"
         # most are somebody else's, and need not even be valid
-        if project.is_file() and b"tool.hostgap" in project.read_bytes():
+        if project.is_file() and b"tool.hostgap" in read_head(project, LARGEST):
             tools = _toml(project).get("tool")
             table = tools.get("hostgap") if isinstance(tools, dict) else None
             if isinstance(table, dict):
@@ -95,7 +101,7 @@ def load_config(start: Path) -> Config:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_whole(path, LARGEST).decode("utf-8"))
     except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError
         raise ConfigError(f"{path}: not TOML: {error}") from error
     except OSError as error:

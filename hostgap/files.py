@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, and never over something by accident.
+"""Writing files: whole or not at all, and never over something by accident. Reading small ones.
 
 Every command that writes goes through `atomic_output`, so a failure, a full disk or Ctrl-C leaves
 neither half a file nor a temporary one behind.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,6 +118,37 @@ def _zstd(stream: BinaryIO) -> BinaryIO:
             "writing .zst needs the zstandard package", "pip install 'hostgap[zstd]'"
         ) from None
     return cast(BinaryIO, zstandard.ZstdCompressor(level=6).stream_writer(stream, closefd=False))
+
+
+def read_whole(path: Path, largest: int) -> bytes:
+    """All of a file of hostgap's own, which is never large.
+
+    A pipe would be waited for, and a device read for ever: neither is opened.
+
+    Args:
+        path: the file.
+        largest: bytes that it may have.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is too large; `strerror` says which.
+    """
+    data = read_head(path, largest + 1)
+    if len(data) > largest:
+        raise OSError(errno.EFBIG, f"more than {largest:,} bytes", str(path))
+    return data
+
+
+def read_head(path: Path, size: int) -> bytes:
+    """The first `size` bytes of a regular file.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder says that it is one
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with path.open("rb") as stream:
+        return stream.read(size)
 
 
 def _unwritable(path: Path, error: OSError) -> HostgapError:

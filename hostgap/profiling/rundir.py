@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hostgap.errors import HostgapError, TraceError
-from hostgap.files import atomic_output
+from hostgap.files import atomic_output, read_whole
 from hostgap.profiling.measurement import SCHEMA, Measurement
 
 NAME = "measurement.json"
@@ -103,13 +103,7 @@ def read_measurement(folder: Path) -> Measurement:
     """
     path = folder / NAME
     try:
-        # a pipe would be waited for, and a device read for ever
-        if path.exists() and not path.is_file():
-            raise TraceError(f"{path}: is not a regular file")
-        with path.open("rb") as stream:
-            data = stream.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise TraceError(f"{path}: too large for a measurement")
+        data = read_whole(path, LARGEST)
     except OSError as error:
         hint = "a run directory is what `hostgap profile` writes"
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}", hint) from error

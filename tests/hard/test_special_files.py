@@ -91,14 +91,14 @@ def test_a_measurement_that_is_no_file(kind: str, tmp_path: Path) -> None:
     ran = hostgap("analyze", tmp_path, timeout=20)
     assert ran.code == 2
     assert ran.peak_mib < 200
-    with pytest.raises(TraceError, match=f"{NAME}: is not a regular file"):
+    with pytest.raises(TraceError, match=rf"{NAME}: cannot be read: (not a regular file|Is a dir)"):
         read_measurement(tmp_path)
 
 
 def test_a_measurement_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rundir, "LARGEST", 100)
     (tmp_path / NAME).write_bytes(b" " * 101)
-    with pytest.raises(TraceError, match="too large"):
+    with pytest.raises(TraceError, match="more than 100 bytes"):
         read_measurement(tmp_path)
 
 
@@ -151,3 +151,35 @@ def test_frames_name_files_that_are_not_read(file: str, trace: Path) -> None:
     ran = hostgap("analyze", path, "--format", "json", cwd=trace.parent, timeout=20)
     assert ran.code == 0
     assert "root:" not in ran.out
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("command", ["gate", "report", "compare", "baseline", "config"])
+def test_files_of_hostgaps_own_that_are_none(command: str, kind: str, trace: Path) -> None:
+    path = trace.with_name("own.json")
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    if command == "baseline":
+        ran = hostgap("gate", trace, "--baseline", path, timeout=30)
+    elif command == "config":
+        path.rename(trace.with_name("hostgap.toml"))
+        assert hostgap("analyze", trace, cwd=trace.parent, timeout=30).code == 0
+        return
+    elif command == "compare":
+        ran = hostgap("compare", trace, path, timeout=30)
+    else:
+        more = ["-o", trace.with_name("o.html")] if command == "report" else []
+        ran = hostgap(command, path, *more, timeout=30)
+    assert ran.code == 2, ran.error
+    assert "not a regular file" in ran.error
+    assert ran.peak_mib < 250
+
+
+def test_a_configuration_that_is_too_large(trace: Path) -> None:
+    config = trace.with_name("hostgap.toml")
+    config.write_bytes(b"#" * (9 << 20))
+    ran = hostgap("analyze", trace, cwd=trace.parent)
+    assert ran.code == 2
+    assert "more than 8,388,608 bytes" in ran.error
