@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,6 +68,14 @@ def run_job(job: Job) -> Outcome:
 
     A trace that cannot be read is an outcome, too: it must not end the others.
     """
+    try:
+        return _outcome(job)
+    finally:
+        # an analysis lies in cycles of references, and the next trace is not to come on top of it
+        gc.collect()
+
+
+def _outcome(job: Job) -> Outcome:
     judging, options, part = job.judging, job.options, None
     try:
         if not is_url(job.name) and (Path(job.name) / MEASUREMENT).is_file():
