@@ -65,6 +65,8 @@ def teams(ranks: Mapping[int, Arrivals]) -> list[Team]:
     """
     by_key: dict[tuple[str, str], dict[int, Int64]] = {}
     for rank, arrivals in ranks.items():
+        if len(arrivals) == 0:
+            continue
         order = np.argsort(arrivals.key, kind="stable")
         codes, first = np.unique(arrivals.key[order], return_index=True)
         for code, rows in zip(codes.tolist(), np.split(order, first[1:]), strict=True):
