@@ -1,5 +1,5 @@
 # Needs python3 with venv, and make. Everything else goes into $(VENV).
-#   make demo    what hostgap says about two of the bundled traces
+#   make demo    what hostgap says: of the built-in decoder where there is a GPU, else of two traces
 #   make test    lint, types, tests (what CI runs)
 #   make lint    lint and types only
 #   make bench   the benchmarks
@@ -9,6 +9,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+GPU    := .venv-gpu
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 # Two installs share one environment. A stamp per install says when it was last made, so a second
@@ -18,7 +19,7 @@ DEV    := $(VENV)/.installed-dev
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs rule clean
+.PHONY: help demo demo-traces demo-gpu test lint bench docs rule clean
 .DELETE_ON_ERROR:
 
 help:
@@ -39,16 +40,32 @@ $(DEV): $(INPUTS) | $(BIN)/pip
 	@$(PIP) install --quiet --editable '.[dev]' --constraint constraints.txt
 	@touch $(RUN) $@
 
-demo: $(RUN)
+# Where there is a GPU the built-in decoder is measured on it, by the torch that python3 has, or else
+# by one that is installed (some gigabytes); where there is none, two traces of an H200 are read.
+demo:
+	@if nvidia-smi -L >/dev/null 2>&1; then $(MAKE) --no-print-directory demo-gpu; \
+	    else $(MAKE) --no-print-directory demo-traces; fi
+
+demo-traces: $(RUN)
 	@mkdir -p demo
 	@echo "== an eager decode loop that reads a scalar every step (H200)"
-	@$(BIN)/hostgap analyze sample_traces/eager_item.json.gz --format text --force -o demo/eager_item.json
+	@$(BIN)/hostgap analyze sample_traces/eager_item.json.gz --format text --force \
+	    -o demo/eager_item.json -o demo/eager_item.html
 	@echo
 	@echo "== the same model replayed as a CUDA graph"
-	@$(BIN)/hostgap analyze sample_traces/cuda_graph.json.gz
-	@$(BIN)/hostgap analyze sample_traces/cuda_graph.json.gz --force -o demo/cuda_graph.json
+	@$(BIN)/hostgap analyze sample_traces/cuda_graph.json.gz --format text --force \
+	    -o demo/cuda_graph.json -o demo/cuda_graph.html
 	@echo
-	@echo "The figures as JSON: demo/eager_item.json, demo/cuda_graph.json"
+	@echo "Open demo/eager_item.html in a browser; the figures as JSON lie beside it."
+
+demo-gpu:
+	@test -x $(GPU)/bin/pip || $(PYTHON) -m venv --system-site-packages $(GPU)
+	@echo "installing hostgap with torch into $(GPU)"
+	@$(GPU)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[torch]'
+	@mkdir -p demo
+	@$(GPU)/bin/hostgap profile --force -o demo/run
+	@$(GPU)/bin/hostgap report demo/run --force -o demo/run.html
+	@echo "Open demo/run.html in a browser. What makes it faster: $(GPU)/bin/hostgap fix"
 
 lint: $(DEV)
 	@$(BIN)/ruff check .
@@ -71,5 +88,5 @@ rule: $(RUN)
 	@$(BIN)/python -m hostgap.diagnosis.scaffold "$(CODE)" "$(NAME)"
 
 clean:
-	rm -rf $(VENV) build dist demo *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GPU) build dist demo *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
