@@ -269,9 +269,11 @@ class Timeline {
     const lines = [names[table.name[index]] || "(no name)", `${run.lanes[table.lane[index]].label}, ${times}`];
     if (kind === "stream" && table.call[index]) {
       const calls = run.tables.calls, call = table.call[index] - 1;
+      if (calls.site[call]) lines.push(`in ${names[calls.site[call]]}`);
       lines.push(`launched by ${names[calls.name[call]]}, ${duration(table.start[index] - calls.start[call])} before`);
     }
     if (kind === "calls") {
+      if (table.site[index]) lines.push(`in ${names[table.site[index]]}`);
       const ops = this.painter.launchedBy(index, 1000);
       if (ops.length) lines.push(`launched ${ops.length > 1 ? ops.length + " GPU ops, the first " : ""}${names[run.tables.stream.name[ops[0]]]}`);
     }

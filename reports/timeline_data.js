@@ -73,7 +73,7 @@ async function unpack(data) {
     const packed = data.tables[kind];
     const table = tables[kind] = {start: summed(bytes, packed.start)};
     for (const key of ["dur", "name", "lane", "depth", "many", "busy", "class"]) table[key] = column(bytes, packed[key]);
-    if (packed.call) table.call = column(bytes, packed.call);
+    for (const key of ["call", "site"]) if (packed[key]) table[key] = column(bytes, packed[key]);
   }
   run.tables = tables;
   run.parts = unpackParts(bytes, data.tables.parts);

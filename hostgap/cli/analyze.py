@@ -186,7 +186,7 @@ def command(
     from hostgap.analysis.part import is_large, load_part
     from hostgap.cli.progress import reading
     from hostgap.diagnosis.judge import Judging, judge
-    from hostgap.diagnosis.run import run_trace
+    from hostgap.diagnosis.run import load_run, run_trace
     from hostgap.errors import ConfigError
     from hostgap.files import refuse_existing
     from hostgap.output.printable import printable
@@ -261,7 +261,12 @@ def command(
     passes = 1 if run or steps is None or not is_large(str(path)) else 2
     with reading(str(path), passes=passes, analyzing=True) as progress:
         part = load_part(path, options, progress=progress) if passes == 2 else None
-        loaded = part.trace if part is not None else load_trace(path, progress=progress)
+        if part is not None:
+            loaded = part.trace
+        elif run:
+            loaded = load_run(Path(trace), measurement, progress=progress)
+        else:
+            loaded = load_trace(path, progress=progress)
         analysis = examine(loaded, part.options if part is not None else options)
         diagnosis = judge(diagnose(analysis), analysis, judging)
     if part is not None:

@@ -12,7 +12,7 @@ from hostgap.analysis.examine import Options, examine
 from hostgap.analysis.metrics import diagnose
 from hostgap.diagnosis import model
 from hostgap.diagnosis.judge import Judging, judge
-from hostgap.diagnosis.run import run_trace
+from hostgap.diagnosis.run import load_run, run_trace
 from hostgap.errors import TraceError
 from hostgap.files import read_head, read_whole
 from hostgap.fixes import report as fix
@@ -87,7 +87,7 @@ def _read(path: Path, reading: Reading) -> list[Found]:
         return _folder(path, reading)
     kind = _schema_of(path)
     if kind is None:
-        return [_trace(path, reading)]
+        return [_diagnosed(_loaded(path, reading), path, Judging())]
     if kind == measured.SCHEMA:
         return [_run_dir(path.parent, reading)]
     data = read_whole(path, LARGEST)
@@ -160,9 +160,15 @@ def _idle_share(one: ranks.RankDiagnosis) -> float:
 def _run_dir(folder: Path, reading: Reading) -> Run:
     measurement = read_measurement(folder)
     path = run_trace(folder, measurement)
-    label = folder.resolve().name
-    judging = Judging().of_run(measurement)
-    return _trace(path, reading, judging, label=label, measurement=measurement)
+    with reading(str(path)) as progress:
+        trace = load_run(folder, measurement, progress=progress)
+    return _diagnosed(
+        trace,
+        path,
+        Judging().of_run(measurement),
+        label=folder.resolve().name,
+        measurement=measurement,
+    )
 
 
 def _loaded(path: Path, reading: Reading) -> Trace:
@@ -170,14 +176,14 @@ def _loaded(path: Path, reading: Reading) -> Trace:
         return load_trace(path, progress=progress)
 
 
-def _trace(
+def _diagnosed(
+    trace: Trace,
     path: Path,
-    reading: Reading,
-    judging: Judging | None = None,
+    judging: Judging,
     *,
     label: str | None = None,
     measurement: measured.Measurement | None = None,
 ) -> Run:
-    analysis = examine(_loaded(path, reading), Options())
-    diagnosis = judge(diagnose(analysis), analysis, judging or Judging())
+    analysis = examine(trace, Options())
+    diagnosis = judge(diagnose(analysis), analysis, judging)
     return run_of_trace(analysis, diagnosis, path, label=label, measurement=measurement)

@@ -185,6 +185,9 @@ def _names(analysis: Analysis, tables: list[_Table], kept_parts: list[NDArray[np
         assert table.thinned is not None
         rows = table.thinned.row[table.thinned.row >= 0]
         used += np.bincount(table.name[rows], minlength=len(used))
+        if table.kind == "calls":
+            site = analysis.host.call_sites(rows)
+            used += np.bincount(site[site >= 0], minlength=len(used))
     for device, rows in zip(analysis.devices.values(), kept_parts, strict=False):
         site = device.parts.site[rows]
         used += np.bincount(site[site >= 0], minlength=len(used))
@@ -214,7 +217,7 @@ def _pack(
     single = thinned.row >= 0
     name = np.zeros(len(thinned.row), np.int64)
     name[single] = names.of(table.name[thinned.row[single]])
-    return {
+    packed = {
         "start": packer.sorted(thinned.start - low),
         "dur": packer.add(np.maximum(thinned.end - thinned.start, 0)),
         "name": packer.add(name),
@@ -224,6 +227,11 @@ def _pack(
         "busy": packer.add(thinned.busy),
         "class": packer.add(_classes(analysis, table.kind, thinned)),
     }
+    if table.kind == "calls":
+        site = np.zeros(len(thinned.row), np.int64)
+        site[single] = names.of(analysis.host.call_sites(thinned.row[single]))
+        packed["site"] = packer.add(site)
+    return packed
 
 
 _WHAT = {"stream": "GPU ops", "calls": "CUDA calls", "ops": "ops", "frames": "Python frames"}
