@@ -251,7 +251,7 @@ def _measured(path: Path) -> pm.Measurement:
 
 def _read_result(path: Path) -> m.Diagnosis:
     try:
-        return msgspec.json.decode(read_whole(path, LARGEST), type=m.Diagnosis)
+        found = msgspec.json.decode(read_whole(path, LARGEST), type=m.Diagnosis)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except msgspec.ValidationError as error:
@@ -260,6 +260,13 @@ def _read_result(path: Path) -> m.Diagnosis:
         ) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{path}: not JSON: {error}", "write it again") from error
+    steps = found.steps
+    if steps.classes and steps.main_class not in [one.label for one in steps.classes]:
+        raise TraceError(
+            f"{path}: its main class of steps, {steps.main_class!r}, is none of its classes",
+            "analyze the trace again",
+        )
+    return found
 
 
 def _gpus(diagnosis: m.Diagnosis) -> str | None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +17,8 @@ from hostgap.analysis.calibration import step_alone
 from hostgap.analysis.examine import Options
 from hostgap.diagnosis.judge import Judging
 from hostgap.errors import HostgapError, TraceError
+from hostgap.gate.subject import load_subject
+from hostgap.output.json import render_json
 from hostgap.trace import sqlite as sqlite_module
 from hostgap.trace.columns import MAX_NAME
 from hostgap.trace.load import load_trace
@@ -198,3 +201,19 @@ def test_a_virtual_table_is_no_table(tmp_path: Path) -> None:
     assert len(trace.gpu_ops) == 40
     assert not any("extension" in name for name in trace.names)
     assert np.all(trace.gpu_ops.end > trace.gpu_ops.start)
+
+
+# --- results of hostgap's own ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("main", ["another", None])
+def test_a_result_whose_main_class_is_none_of_its_own(main: str | None, tmp_path: Path) -> None:
+    """`compare` looked for it, and found the end of the list."""
+    path = write(tmp_path / "t.json", [*launches(60), *steps(6)])
+    made = analyze(load_trace(path))
+    assert made.steps.classes
+    made = msgspec.structs.replace(made, steps=msgspec.structs.replace(made.steps, main_class=main))
+    result = tmp_path / "r.json"
+    result.write_bytes(render_json(made))
+    with pytest.raises(TraceError, match="is none of its classes"):
+        load_subject(result)
