@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -75,6 +76,21 @@ def measured(folder: Path, jobs: int) -> tuple[float, float, float, float]:
     return time.perf_counter() - begin, cpu, largest, together
 
 
+def control() -> float:
+    """What a second core gives two busy processes here and now, at most 2."""
+    one = _busy(1)
+    return 2 * one / _busy(2)
+
+
+def _busy(processes: int) -> float:
+    code = "x = 0\nfor i in range(20_000_000): x += i"
+    begin = time.perf_counter()
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]
+    for each in running:
+        each.wait()
+    return time.perf_counter() - begin
+
+
 def _family(pid: int) -> list[int]:
     children = []
     with contextlib.suppress(OSError):
@@ -92,6 +108,12 @@ def _proportional_mb(pid: int) -> float:
     return 0.0
 
 
+def _said(met: bool, free: float) -> str:
+    if met:
+        return "met"
+    return "MISSED" if free > 1.9 else f"not met, with {free:.2f} to be had"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure hostgap analyze on many ranks.")
     parser.add_argument("--ranks", type=int, default=64)
@@ -104,7 +126,9 @@ def main() -> None:
     print(f"\n{options.ranks} ranks, {size:,.0f} MB\n")
     print("| ranks | processes | wall s | CPU s | largest MB | all MB |\n|--:|--:|--:|--:|--:|--:|")
     best: dict[tuple[Path, int], tuple[float, float, float, float]] = {}
+    free = 0.0
     for _ in range(options.rounds):
+        free = max(free, control())
         for folder, jobs in ((few, 2), (many, 1), (many, 2)):
             found = measured(folder, jobs)
             best[folder, jobs] = min(found, best.get((folder, jobs), found))
@@ -114,11 +138,12 @@ def main() -> None:
         )
     gain = best[many, 1][0] / best[many, 2][0]
     grown = best[many, 2][3] / best[few, 2][3]
+    print(f"\ntwo busy processes, over one: {free:.2f} (2 where both cores are free)")
     for words, value, met in (
         ("two cores over one, at least 1.8", gain, gain >= 1.8),
         ("memory of all ranks over that of an eighth, at most 1.2", grown, grown <= 1.2),
     ):
-        print(f"\ntarget: {words}: {value:.2f}, {'met' if met else 'MISSED'}")
+        print(f"\ntarget: {words}: {value:.2f}, {_said(met, free)}")
 
 
 if __name__ == "__main__":
