@@ -83,6 +83,7 @@ bench: $(DEV)
 docs: $(RUN)
 	@$(BIN)/python -m hostgap.diagnosis.explain > docs/rules.md
 	@$(BIN)/python -m hostgap.output.json > hostgap/output/diagnosis.schema.json
+	@$(BIN)/python -m hostgap.ranks.render > hostgap/ranks/diagnosis-set.schema.json
 
 rule: $(RUN)
 	@$(BIN)/python -m hostgap.diagnosis.scaffold "$(CODE)" "$(NAME)"
