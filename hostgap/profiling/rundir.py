@@ -116,7 +116,7 @@ def read_measurement(folder: Path) -> Measurement:
         raise TraceError(f"{path}: schema {schema!r}; this hostgap reads {SCHEMA!r}")
     try:
         measurement = msgspec.json.decode(data, type=Measurement)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{path}: {error}") from error
     for one in measurement.passes:
         if Path(one.file).name != one.file or one.file in ("", ".", ".."):

@@ -19,11 +19,13 @@ from hostgap.diagnosis.judge import Judging
 from hostgap.errors import HostgapError, TraceError
 from hostgap.gate.subject import load_subject
 from hostgap.output.json import render_json
+from hostgap.profiling.rundir import NAME, read_measurement
 from hostgap.trace import sqlite as sqlite_module
 from hostgap.trace.columns import MAX_NAME
 from hostgap.trace.load import load_trace
 from hostgap.trace.redact import redact
 from tests.hard.build import event, launches, steps, write
+from tests.profiling.build import measurement
 
 LONG = 2**50 / 1000  # us that no event lasts
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -217,3 +219,12 @@ def test_a_result_whose_main_class_is_none_of_its_own(main: str | None, tmp_path
     result.write_bytes(render_json(made))
     with pytest.raises(TraceError, match="is none of its classes"):
         load_subject(result)
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"\\ud800", b"\xed\xa0\x80"])
+def test_a_measurement_with_text_that_is_none(text: bytes, tmp_path: Path) -> None:
+    """The look at its schema leaves the rest undecoded: reading it all then raised as it was."""
+    data = msgspec.json.encode(measurement())
+    (tmp_path / NAME).write_bytes(data.replace(b'"decoder"', b'"' + text + b'"'))
+    with pytest.raises(TraceError, match=r"UTF-8|surrogate|escape|not JSON"):
+        read_measurement(tmp_path)
