@@ -78,7 +78,7 @@ class Names(click.ParamType[list[str]]):
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=1),
+    type=click.FloatRange(min=1, max=1e7),
     default=3600,
     show_default=True,
     metavar="SECONDS",
@@ -122,18 +122,30 @@ def command(
     Exit codes: 0 done, 2 no CUDA device, or a target that fails, 130 interrupted; what was found by
     then is still shown and written.
     """
+    from hostgap.errors import ConfigError, HostgapError
     from hostgap.files import refuse_existing
     from hostgap.profiling.target import TargetSpec, checked
 
     kinds = [_format_of(path) for path in outputs]
+    if len({path.resolve() for path in outputs}) < len(outputs):
+        raise click.UsageError("-o names the same file twice")
     for path in outputs:
         refuse_existing(path, force=force)
+        if not path.absolute().parent.is_dir():  # now, and not after the climb
+            raise HostgapError(f"{path.parent}: no such folder", "create it first")
     if published:
         return _show_published(outputs, kinds, preset, force=force)
     spec = checked(TargetSpec(target=target, preset=preset, batch=batch, defects=defects or None))
+    if spec.kind == "script":
+        raise ConfigError(
+            f"{spec.target} owns its loop: only `hostgap profile` takes scripts",
+            "give a step function instead: file.py:callable",
+        )
+    if set(only or ()) & set(skip or ()):
+        raise click.UsageError("--only and --skip name the same fix")
     if not _has_cuda():
         click.echo("hostgap: no CUDA device here: `fix` measures on one.", err=True)
-        known = _published_of(preset)
+        known = _published_of(preset) if spec.kind == "decoder" else []
         click.echo("What an H200 gave:" if known else "  see: hostgap doctor", err=True)
         for report in known:
             _print(report)
@@ -164,7 +176,6 @@ def _climb(
     import msgspec
 
     from hostgap.cli.progress import doing
-    from hostgap.errors import ConfigError
     from hostgap.fixes.diagnosing import Diagnoser
     from hostgap.fixes.ladder import ClimbOptions, climb
     from hostgap.fixes.registry import chosen, load_fixes
@@ -172,11 +183,6 @@ def _climb(
     from hostgap.profiling.worker import BenchOptions, open_bench
 
     assert isinstance(bench, BenchOptions)
-    if spec.kind == "script":
-        raise ConfigError(
-            f"{spec.target} owns its loop: only `hostgap profile` takes scripts",
-            "give a step function instead: file.py:callable",
-        )
     fixes = chosen(load_fixes(), only, skip)
     if spec.kind != "decoder":
         fixes = {name: fix for name, fix in fixes.items() if not fix.of_decoder}
@@ -221,11 +227,10 @@ def _has_cuda() -> bool:
 
 
 def _published_of(preset: str) -> list[FixReport]:
-    """The published ladders of a preset; all of them where there is none of it."""
+    """The published ladders of a preset."""
     from hostgap.fixes.published import published
 
-    every = published()
-    return [report for report in every if report.options.get("preset") == preset] or every
+    return [report for report in published() if report.options.get("preset") == preset]
 
 
 def _show_published(
@@ -235,7 +240,7 @@ def _show_published(
 
     reports = _published_of(preset)
     if not reports:
-        raise HostgapError("no published ladder comes with this installation")
+        raise HostgapError(f"no ladder of preset {preset!r} has been published")
     if outputs and len(reports) > 1:
         raise HostgapError(f"{len(reports)} ladders are published: choose one with --preset")
     for path, kind in zip(outputs, kinds, strict=True):

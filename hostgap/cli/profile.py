@@ -75,7 +75,7 @@ EXIT_UNMEASURABLE = 3
 @click.option("--device", metavar="ID", help="The GPU to use (sets CUDA_VISIBLE_DEVICES).")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=click.FloatRange(min=1, max=1e6),
     default=900,
     show_default=True,
     help="Seconds a pass.",

@@ -246,9 +246,9 @@ def _floats(name: str, before: Tensor, after: Tensor, tally: _Tally) -> None:
     norm, largest = float(old.norm()) or 1.0, float(old.abs().max()) or 1.0
     difference, outlier = float(error.norm()) / norm, float(error.max()) / largest
     tally.largest = max(tally.largest, difference)
-    if difference > tally.tolerance:
+    if not difference <= tally.tolerance:
         tally.why = f"{name}: differs by {difference:.2g} of its norm, {tally.tolerance:g} allowed"
-    elif outlier > OUTLIERS * tally.tolerance:
+    elif not outlier <= OUTLIERS * tally.tolerance:
         tally.why = (
             f"{name}: one value differs by {outlier:.2g} of the largest, "
             f"{OUTLIERS * tally.tolerance:g} allowed"

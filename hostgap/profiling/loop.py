@@ -89,33 +89,45 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
         TargetError: the script raises, or ends before the pass does.
     """
     result: list[T] = []
+    failed: list[Exception] = []  # the pass's own, which the script may catch
     count = 0
 
     def at_mark() -> None:
         nonlocal count
+        if result or failed:
+            raise Finished  # again: the script caught it
         count += 1
         try:
             next(measured)
         except StopIteration as end:
             result.append(end.value)
             raise Finished from None
+        except Exception as error:
+            failed.append(error)
+            raise
 
     argv, sys.argv = sys.argv, [spec.target, *spec.args]
     sys.path.insert(0, str(Path(spec.target).resolve().parent))  # as python does for a script
     try:
         with marks.listening(at_mark, spec.step_marker):
             runpy.run_path(spec.target, run_name="__main__")
-    except Finished:
-        return result[0]
-    except SystemExit:
-        pass  # it came to its end, too early
+    except (Finished, SystemExit):
+        pass  # what was measured by then says whether it was too early
     except Exception as error:
+        if result:
+            return result[0]  # what fails after the last mark is no part of it
         at = f"in step {count - 1}" if count else "before its first step"
         raise TargetError(f"{spec.target} raised {at}: {describe(error)}", where(error)) from error
     finally:
         sys.argv = argv
         sys.path.pop(0)
         measured.close()
+    if result:
+        return result[0]
+    if failed:
+        raise TargetError(
+            f"{spec.target}: measuring failed after {count} steps: {describe(failed[0])}"
+        ) from failed[0]
     if count == 0:
         raise TargetError(
             f"{spec.target} ended without marking a step",

@@ -26,6 +26,7 @@ from hostgap.profiling.measurement import (
     Region,
     Site,
 )
+from hostgap.profiling.rundir import trace_name
 from hostgap.profiling.target import TargetSpec
 from hostgap.profiling.worker import TIMEOUT_S, Child
 
@@ -78,7 +79,7 @@ def profile_target(
 
     passes = []
     for mode in MODES if options.stacks else MODES[:-1]:
-        path = folder / f"{mode.replace('+', '_')}.json.gz"
+        path = folder / trace_name(mode)
         record = r.Trace(variant, mode, str(path), options.warmup, options.traced_steps)
         step: Estimate | None = run.attempt(f"recording it ({mode})", record, Estimate)
         if step is None:

@@ -61,6 +61,8 @@ def refuse_run_dir(path: Path, *, force: bool) -> None:
     Raises:
         HostgapError: it exists and `force` is not given, or is something else than a run directory.
     """
+    if path.resolve() == Path.cwd():
+        raise HostgapError(f"{path} is the current folder", "give the name of a folder to make")
     if not path.exists():
         return
     if not path.is_dir():
@@ -79,8 +81,15 @@ def _only_a_run(path: Path) -> bool:
         measurement = read_measurement(path)
     except TraceError:
         return False
-    own = {NAME, *(one.file for one in measurement.passes)}
-    return all(entry.name in own for entry in path.iterdir())
+    own = {NAME, *(trace_name(one.mode) for one in measurement.passes)}
+    return all(
+        entry.name in own and entry.is_file() and not entry.is_symlink() for entry in path.iterdir()
+    )
+
+
+def trace_name(mode: str) -> str:
+    """The file of a pass in a run directory."""
+    return f"{mode.replace('+', '_')}.json.gz"
 
 
 def write_measurement(folder: Path, measurement: Measurement) -> None:

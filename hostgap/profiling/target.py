@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -54,6 +56,13 @@ def checked(spec: TargetSpec) -> TargetSpec:
     Raises:
         ConfigError: no such file, a target of no known spelling, options that do not fit its kind.
     """
+    if spec.temperature is not None and not 0 < spec.temperature < 1e6:
+        raise ConfigError(f"--temperature {spec.temperature:g}: a number above 0")
+    if spec.step_marker is not None:
+        try:
+            re.compile(spec.step_marker)
+        except re.error as error:
+            raise ConfigError(f"--step-marker {spec.step_marker!r}: {error}") from error
     if spec.kind == "script":
         if not Path(spec.target).is_file():
             raise ConfigError(f"{spec.target}: no such script")
@@ -138,6 +147,7 @@ def load_target(spec: TargetSpec) -> Target:
 
 
 def _decoder(spec: TargetSpec) -> Target:
+    from hostgap.decoder.defects import checked as checked_defects
     from hostgap.decoder.defects import defects_of
     from hostgap.decoder.model import NAIVE, PRESETS, build_decoder
     from hostgap.decoder.sampling import Sampling
@@ -147,6 +157,7 @@ def _decoder(spec: TargetSpec) -> Target:
         raise ConfigError(f"no preset {spec.preset!r}", f"presets: {', '.join(PRESETS)}")
     possible = defects_of(spec.preset)
     wanted = spec.defects
+    checked_defects(set(wanted or ()) - {"all"}, spec.preset)
     if wanted is None:
         wanted = tuple(name for name in possible if name in NAIVE)
     elif "all" in wanted:
@@ -209,10 +220,26 @@ def _workload(found: Any, spec: TargetSpec) -> Workload:
     takes_batch = "batch" in inspect.signature(found).parameters
     if spec.batch != 1 and not takes_batch:
         raise ConfigError(f"--batch {spec.batch}: {spec.target} takes no argument 'batch'")
-    made = found(batch=spec.batch) if takes_batch else found()
+    step = _ordinary(partial(found, batch=spec.batch) if takes_batch else found, spec)
+    made = step()
     if isinstance(made, Workload):
         return made
-    return Workload(body=made if callable(made) else found)
+    return Workload(body=_ordinary(made, spec) if callable(made) else step)
+
+
+def _ordinary(step: Callable[..., Any], spec: TargetSpec) -> Callable[..., Any]:
+    """A step function, if a call of it runs it."""
+    import inspect
+
+    bare = step.func if isinstance(step, partial) else step
+    for is_other, what in (
+        (inspect.iscoroutinefunction, "a coroutine function"),
+        (inspect.isgeneratorfunction, "a generator function"),
+        (inspect.isasyncgenfunction, "a generator function"),
+    ):
+        if is_other(bare):
+            raise TargetError(f"{spec.target} gives {what}, which a call does not run")
+    return step
 
 
 class told:  # noqa: N801  reads as a statement: with told("... cannot be built"): ...

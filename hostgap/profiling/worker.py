@@ -23,9 +23,14 @@ from hostgap.profiling.bench import Built, Comparison, Proof, Traced, Variant
 from hostgap.profiling.measurement import Estimate
 from hostgap.profiling.target import TargetSpec
 
+CLOSING_S = 2.0  # for a process whose pipe has ended to end too
 TIMEOUT_S = 900.0  # for one request; compilation with tuning takes minutes
 _KINDS = ("ConfigError", "TargetError", "FixFailed", "TraceError")
-_BEGIN = "from hostgap.profiling.child import main; main()"
+# without the current folder, whose modules are not hostgap's: a target is looked for there later
+_BEGIN = (
+    "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
+    "from hostgap.profiling.child import main; main()"
+)
 
 
 class Child:
@@ -117,8 +122,14 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _died(self, *, late: bool) -> TargetError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSING_S)
+        alive = self._process.poll() is None
+        self._kill()  # it closed its pipe and lives on, or what it started does
         code = self._process.wait()
         said = self.last_line()
+        if alive and not late:
+            return TargetError(f"{self._spec.target}: closed the pipe to hostgap", said)
         if late:
             return TargetError(
                 f"{self._spec.target}: no answer within {self._timeout_s:.0f} s", said

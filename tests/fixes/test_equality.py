@@ -220,6 +220,10 @@ def test_tolerance_is_relative_and_infinities_count() -> None:
     assert compare(of((logits([0.0]),)), of((logits([0.0]),)), 0.02).equal
 
 
+def test_a_tolerance_that_is_no_number_allows_nothing() -> None:
+    assert not compare(of((logits([1.0]),)), of((logits([100.0]),)), float("nan")).equal
+
+
 def test_no_output_is_no_proof() -> None:
     assert compare(of((), ()), of((), ()), 0.02).why == (
         "the step has no output that could be compared"

@@ -153,3 +153,29 @@ def test_an_error_of_the_pass_itself_is_one_of_the_target(tmp_path: Path) -> Non
 
     with pytest.raises(TargetError, match="device lost"):
         Driver(Workload(body=lambda: None), "mine").run(fails())
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "try:\n    while True: hostgap.step()\nexcept BaseException: pass\n",
+        "def go():\n    try:\n        while True: hostgap.step()\n    finally: return\ngo()\n",
+        "try:\n    while True: hostgap.step()\nexcept: sys.exit(1)\n",
+        "try:\n    while True: hostgap.step()\nfinally: 1 / 0\n",
+        "while True:\n    try: hostgap.step()\n    except BaseException: break\n",
+    ],
+)
+def test_a_script_that_catches_its_own_end_loses_nothing(tmp_path: Path, loop: str) -> None:
+    assert run_script(script(tmp_path, f"import sys, hostgap\n{loop}"), count(5)) == "5 done"
+
+
+def test_a_script_cannot_hide_that_measuring_failed(tmp_path: Path) -> None:
+    def fails() -> Pass[None]:
+        yield 1
+        raise RuntimeError("CUDA error: device lost")
+
+    text = (
+        "import hostgap\nfor i in range(9):\n    try: hostgap.step()\n    except Exception: pass\n"
+    )
+    with pytest.raises(TargetError, match="device lost"):
+        run_script(script(tmp_path, text), fails())

@@ -35,6 +35,17 @@ def workload():
 def broken():
     raise RuntimeError("no weights")
 
+def step_of_batch(batch=1):
+    return torch.zeros(batch)
+
+async def asynchronous():
+    pass
+
+def makes_a_generator():
+    def step():
+        yield
+    return step
+
 ready = Workload(body=lambda: None)
 number = 3
 """
@@ -60,6 +71,8 @@ def test_a_step_function_or_what_returns_one(steps: str) -> None:
     assert load_target(TargetSpec(target=f"{steps}:ready")).build().room is None
     batched = load_target(TargetSpec(target=f"{steps}:make_batched", batch=4)).build()
     assert batched.step().shape == (4,)
+    step = load_target(TargetSpec(target=f"{steps}:step_of_batch", batch=4)).build()
+    assert step.step().shape == (4,)
 
 
 def test_each_build_is_the_same(steps: str) -> None:
@@ -73,6 +86,8 @@ def test_each_build_is_the_same(steps: str) -> None:
     [
         ("nothing", TargetError, "has no 'nothing'"),
         ("number", TargetError, "is int, not a step function"),
+        ("asynchronous", TargetError, "a coroutine function"),
+        ("makes_a_generator", TargetError, "a generator function"),
         ("broken", TargetError, "cannot be built: RuntimeError: no weights"),
     ],
 )
@@ -94,6 +109,8 @@ def test_what_a_file_may_lack(steps: str, name: str, error: type[Exception], mes
         (TargetSpec(target="a:b", defects=("eos_read",)), "--defect is for the built-in"),
         (TargetSpec(target="a:b", temperature=0.5), "--temperature is for the built-in"),
         (TargetSpec(target=__file__, batch=8), "a script chooses its own"),
+        (TargetSpec(target=__file__, step_marker="["), "unterminated character set"),
+        (TargetSpec(temperature=float("nan")), "a number above 0"),
     ],
 )
 def test_what_can_be_seen_without_running(spec: TargetSpec, message: str) -> None:
@@ -122,6 +139,8 @@ def test_a_batch_for_what_takes_none(steps: str) -> None:
 
 
 def test_defects_are_the_decoders() -> None:
+    with pytest.raises(ConfigError, match="no decoder defect 'eos_reed'"):
+        load_target(TargetSpec(preset="tiny", defects=("eos_reed",)))
     with pytest.raises(ConfigError, match="no preset 'smal'"):
         load_target(TargetSpec(preset="smal"))
     everything = load_target(TargetSpec(preset="tiny", defects=("all",)))
