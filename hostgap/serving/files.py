@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from hostgap.errors import HostgapError, TraceError
 from hostgap.files import atomic_output
@@ -65,6 +66,8 @@ def listing(folder: Path, engine: Engine) -> Folder:
                     stat = path.stat()
                 except FileNotFoundError:  # between the listing and the look
                     continue
+                if not S_ISREG(stat.st_mode):
+                    continue  # a pipe would be waited for, a device read for ever
                 states[path] = (stat.st_size, stat.st_mtime_ns)
     except PermissionError as error:
         raise _unreadable(Path(error.filename or folder)) from None

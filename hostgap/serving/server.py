@@ -9,15 +9,17 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hostgap.errors import HostgapError
 
+T = TypeVar("T")
 REQUEST_S = 30.0  # a busy server's frontend shares its interpreter with the profiler
 MAX_BODY = 64 << 20  # bytes of an answer; /metrics of a large deployment is a few MB
 
@@ -58,7 +60,7 @@ class Answer:
         """The body as a JSON object; empty when it is none."""
         try:
             value = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -156,16 +158,7 @@ class Server:
         url = self.url + path
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
         try:
-            with self._opener().open(request, timeout=timeout_s) as reply:
-                answer = Answer(reply.status, reply.read(MAX_BODY).decode("utf-8", "replace"))
-        except urllib.error.HTTPError as error:
-            with error:
-                answer = Answer(error.code, error.read(MAX_BODY).decode("utf-8", "replace"))
-                where = error.headers.get("Location", "elsewhere")
-            if 300 <= error.code < 400:
-                raise HostgapError(
-                    f"{url} redirects to {where}", "give the URL of the server itself"
-                ) from None
+            answer, where = _in_time(lambda: self._exchange(request, timeout_s), timeout_s)
         except TimeoutError:
             raise _too_slow(url, timeout_s) from None
         except urllib.error.URLError as error:
@@ -174,6 +167,8 @@ class Server:
             raise self._unreachable(error.reason) from None
         except (http.client.HTTPException, OSError, UnicodeError) as error:  # or a host of no name
             raise self._unreachable(error) from None
+        if 300 <= answer.status < 400:
+            raise HostgapError(f"{url} redirects to {where}", "give the URL of the server itself")
         if answer.status in (401, 403):
             raise KeyRefused(
                 f"{url}: refused (HTTP {answer.status})",
@@ -182,6 +177,16 @@ class Server:
                 else "the server does not take this API key here",
             )
         return answer
+
+    def _exchange(self, request: urllib.request.Request, timeout_s: float) -> tuple[Answer, str]:
+        """Send a request; the answer, whatever its status, and where it redirects to."""
+        try:
+            with self._opener().open(request, timeout=timeout_s) as reply:
+                return Answer(reply.status, reply.read(MAX_BODY).decode("utf-8", "replace")), ""
+        except urllib.error.HTTPError as error:
+            with error:
+                body = error.read(MAX_BODY).decode("utf-8", "replace")
+                return Answer(error.code, body), str(error.headers.get("Location", "elsewhere"))
 
     def _unreachable(self, reason: object) -> Unreachable:
         said = str(getattr(reason, "strerror", None) or reason or type(reason).__name__)
@@ -195,6 +200,30 @@ class Server:
             # a company's proxy cannot reach this machine's own server
             handlers.append(urllib.request.ProxyHandler({}))
         return urllib.request.build_opener(*handlers)
+
+
+def _in_time(call: Callable[[], T], timeout_s: float) -> T:
+    """What a call returns or raises; urllib's own timeout is for each read, and not for all.
+
+    Raises:
+        TimeoutError: it takes longer. It is left to itself then.
+    """
+    done: list[T | Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(call())
+        except Exception as error:  # noqa: BLE001  raised below, in the caller's thread
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout_s + 1)
+    if not done:
+        raise TimeoutError
+    if isinstance(done[0], Exception):
+        raise done[0]
+    return done[0]
 
 
 def _too_slow(url: str, timeout_s: float) -> TooSlow:

@@ -33,7 +33,7 @@ from tests.analysis.simulate import (
 
 US = 1_000
 NOTHING = 0.01  # of the step: what a fault that costs nothing may be said to cost
-CLOSE = 0.04
+CLOSE = 0.05
 
 
 def saved(step: Step, *faults: str, speed: Speed = TRACED) -> tuple[float, float, float]:
@@ -111,7 +111,8 @@ def test_eager_steps() -> None:
     check([("", long), ("fault", Work(500 * US))], "fault")
 
 
-@settings(max_examples=60, deadline=None)
+# the same examples each time: how well one host rate fits is a matter of degree, not a property
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     work=st.integers(20, 600),
     call=st.integers(100, 900),
