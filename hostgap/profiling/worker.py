@@ -148,23 +148,31 @@ class Child:
 
 
 class ChildError(HostgapError):
-    """A fault that hostgap did not foresee, in a child; `trace` is the traceback there."""
+    """A fault that hostgap did not foresee, in a child."""
 
     exit_code = 70
 
-    def __init__(self, failure: r.Failure) -> None:
+    def __init__(self, message: str) -> None:
         hint = "Please report it with the output of the same command and --debug."
-        super().__init__(f"in the target's process: {failure.message}", hint)
-        self.trace = failure.trace
+        super().__init__(f"in the target's process: {message}", hint)
+
+
+class ChildTraceback(Exception):
+    """The traceback of an error in a child, shown as its cause with --debug."""
+
+    def __str__(self) -> str:
+        return "\n" + "".join(map(str, self.args))
 
 
 def _raised(failure: r.Failure) -> HostgapError:
+    error: HostgapError = HostgapError(failure.message, failure.hint)
     if failure.kind in _KINDS:
-        error: HostgapError = getattr(errors, failure.kind)(failure.message, failure.hint)
-        return error
-    if failure.kind == "internal":
-        return ChildError(failure)
-    return HostgapError(failure.message, failure.hint)
+        error = getattr(errors, failure.kind)(failure.message, failure.hint)
+    elif failure.kind == "internal":
+        error = ChildError(failure.message)
+    if failure.trace is not None:
+        error.__cause__ = ChildTraceback(failure.trace)
+    return error
 
 
 class BenchOptions(msgspec.Struct, frozen=True):

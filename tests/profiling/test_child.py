@@ -15,7 +15,7 @@ from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Built, Proof, Variant
 from hostgap.profiling.child import Session
 from hostgap.profiling.target import TargetSpec
-from hostgap.profiling.worker import Child
+from hostgap.profiling.worker import Child, _raised
 from tests.profiling.build import measurement
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -157,3 +157,11 @@ def test_what_a_target_starts_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(TargetError, match="no answer"):
         Child(TargetSpec(target="mine:step"), timeout_s=1.0)
     assert time.monotonic() - begun < 20  # and not when the grandchild, which has the pipe, ends
+
+
+def test_the_traceback_of_the_child_is_the_cause_of_the_error() -> None:
+    failure = r.Failure("TargetError", "it raised", None, "Traceback: in serve.py, line 7")
+    error = _raised(failure)
+    assert isinstance(error, TargetError)
+    assert "serve.py, line 7" in str(error.__cause__)
+    assert _raised(r.Failure("internal", "KeyError: 3")).exit_code == 70
