@@ -202,11 +202,14 @@ def _module(name: str) -> ModuleType:
     path = Path(name).resolve()
     if str(path.parent) not in sys.path:  # as python does for a script
         sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # a file may be called as a module that others mean something else by, such as types.py
+    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
+    as_name = f"hostgap_target_{path.stem}" if taken else path.stem
+    spec = importlib.util.spec_from_file_location(as_name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and pickles of the file look there
+    sys.modules[as_name] = module  # dataclasses and pickles of the file look there
     spec.loader.exec_module(module)
     return module
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,10 @@ def test_defects_are_the_decoders() -> None:
 def test_a_script_owns_its_loop(steps: str) -> None:
     with pytest.raises(ConfigError, match="owns its loop"):
         load_target(TargetSpec(target=steps))
+
+
+def test_a_file_called_as_a_module_of_pythons_own(tmp_path: Path) -> None:
+    path = tmp_path / "types.py"
+    path.write_text("def step():\n    return 7\n", encoding="utf-8")
+    assert load_target(TargetSpec(target=f"{path}:step")).build().step() == 7
+    assert sys.modules["types"] is types
