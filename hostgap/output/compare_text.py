@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import IO
 
 from rich.console import Console
@@ -12,9 +11,9 @@ from rich.text import Text
 
 from hostgap.compare.sides import Comparison
 from hostgap.output import compare_summary as s
-from hostgap.output.gate_text import console_for, write_shown
 from hostgap.output.printable import printable
 from hostgap.output.summary import place
+from hostgap.output.terminal import console_on
 
 PLACES = 8
 _STYLES = {"better": "green", "worse": "red", "same": "dim", "varies": ""}
@@ -30,10 +29,8 @@ def render_compare_text(
         stream: where to; on a terminal its width is used, elsewhere 80 columns.
         color: force colour on or off; None decides by the terminal, NO_COLOR and FORCE_COLOR.
     """
-    text = io.StringIO()
-    console, plain = console_for(stream, text, color)
-    _report(comparison, console)
-    write_shown(text.getvalue(), stream, plain=plain)
+    with console_on(stream, color=color) as console:
+        _report(comparison, console)
 
 
 def _report(comparison: Comparison, console: Console) -> None:

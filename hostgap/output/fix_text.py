@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 from typing import IO
 
 from rich.console import Console
@@ -14,8 +12,8 @@ from rich.text import Text
 from hostgap.fixes.report import FixReport
 from hostgap.output import fix_summary as s
 from hostgap.output.printable import printable
+from hostgap.output.terminal import console_on
 
-WIDTH = 80
 _STYLES = {"kept": "green", "rolled-back": "yellow", "failed": "red"}
 
 
@@ -27,25 +25,8 @@ def render_fix_text(report: FixReport, stream: IO[str], *, color: bool | None = 
         stream: where to; on a terminal its width is used, elsewhere 80 columns.
         color: force colour on or off; None decides by the terminal, NO_COLOR and FORCE_COLOR.
     """
-    terminal = stream.isatty()
-    if color is None and not terminal and not os.environ.get("FORCE_COLOR"):
-        color = False
-    text = io.StringIO()
-    console = Console(
-        file=text,
-        width=os.get_terminal_size(stream.fileno()).columns if terminal else WIDTH,
-        force_terminal=color is not False,
-        no_color=True if color is False or os.environ.get("NO_COLOR") else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    _report(report, console)
-    shown = text.getvalue()
-    if color is False:
-        shown = "".join(line.rstrip() + "\n" for line in shown.splitlines())
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(shown.encode(encoding, "replace").decode(encoding))
+    with console_on(stream, color=color) as console:
+        _report(report, console)
 
 
 def _report(report: FixReport, console: Console) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 from typing import IO
 
 from rich.console import Console
@@ -14,8 +12,8 @@ from rich.text import Text
 from hostgap.gate.model import GateResult
 from hostgap.output import gate_summary as s
 from hostgap.output.printable import printable
+from hostgap.output.terminal import console_on
 
-WIDTH = 80
 PLACES = 5
 _STYLES = {
     "passed": "green",
@@ -35,35 +33,8 @@ def render_gate_text(result: GateResult, stream: IO[str], *, color: bool | None 
         stream: where to; on a terminal its width is used, elsewhere 80 columns.
         color: force colour on or off; None decides by the terminal, NO_COLOR and FORCE_COLOR.
     """
-    text = io.StringIO()
-    console, plain = console_for(stream, text, color)
-    _report(result, console)
-    write_shown(text.getvalue(), stream, plain=plain)
-
-
-def console_for(stream: IO[str], text: IO[str], color: bool | None) -> tuple[Console, bool]:
-    """A console that writes into `text` what fits `stream`, and whether it is without colour."""
-    terminal = stream.isatty()
-    if color is None and not terminal and not os.environ.get("FORCE_COLOR"):
-        color = False
-    console = Console(
-        file=text,
-        width=os.get_terminal_size(stream.fileno()).columns if terminal else WIDTH,
-        force_terminal=color is not False,
-        no_color=True if color is False or os.environ.get("NO_COLOR") else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    return console, color is False
-
-
-def write_shown(shown: str, stream: IO[str], *, plain: bool) -> None:
-    """Write a finished report; what the stream's encoding lacks is replaced."""
-    if plain:
-        shown = "".join(line.rstrip() + "\n" for line in shown.splitlines())
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(shown.encode(encoding, "replace").decode(encoding))
+    with console_on(stream, color=color) as console:
+        _report(result, console)
 
 
 def _report(result: GateResult, console: Console) -> None:

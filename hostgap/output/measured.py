@@ -10,35 +10,34 @@ from rich.table import Table
 from rich.text import Text
 
 from hostgap.output.printable import printable
+from hostgap.output.terminal import console_on
 from hostgap.profiling.measurement import BatchTiming, Estimate, Inflation, Measurement, Region
 
 HOST_BOUND = 1.05  # a step longer than its GPU span by more than this waits for its host
 MOST_SITES = 8
-WIDTH = 80
 
 
 def render_measurement(measurement: Measurement, out: TextIO) -> None:
     """Write the unprofiled figures of a run, where the step waits, and what the profiler adds."""
-    terminal = out.isatty()
-    console = Console(file=out, highlight=False, markup=False, width=None if terminal else WIDTH)
-    console.print(Text(_headline(measurement), "bold"))
-    for line in _traced(measurement):
-        console.print(Text(line))
-    for region in measurement.regions:
-        console.print(Text(_as_graph(region)))
-    _sites(measurement, console)
-    if measurement.inflation:
-        console.print(Text("\nWhat the profiler makes of calls on this machine, us"))
-        console.print(_inflation(measurement.inflation))
-    if measurement.batches:
-        console.print(Text("\nBy batch, without a profiler"))
-        console.print(_sweep(measurement.batches))
-        console.print(Text(host_bound_below(measurement.batches)))
-    here = measurement.environment
-    clocks = f", {here.sm_mhz} MHz" if here.sm_mhz is not None else ""
-    driver = f", driver {here.driver}" if here.driver is not None else ""
-    said = f"Measured on {here.gpu}{clocks}, torch {here.torch}{driver}."
-    console.print(Text("\n" + printable(said, 200), "dim"))
+    with console_on(out) as console:
+        console.print(Text(_headline(measurement), "bold"))
+        for line in _traced(measurement):
+            console.print(Text(line))
+        for region in measurement.regions:
+            console.print(Text(_as_graph(region)))
+        _sites(measurement, console)
+        if measurement.inflation:
+            console.print(Text("\nWhat the profiler makes of calls on this machine, us"))
+            console.print(_inflation(measurement.inflation))
+        if measurement.batches:
+            console.print(Text("\nBy batch, without a profiler"))
+            console.print(_sweep(measurement.batches))
+            console.print(Text(host_bound_below(measurement.batches)))
+        here = measurement.environment
+        clocks = f", {here.sm_mhz} MHz" if here.sm_mhz is not None else ""
+        driver = f", driver {here.driver}" if here.driver is not None else ""
+        said = f"Measured on {here.gpu}{clocks}, torch {here.torch}{driver}."
+        console.print(Text("\n" + printable(said, 200), "dim"))
 
 
 def host_bound_below(batches: list[BatchTiming]) -> str:

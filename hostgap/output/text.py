@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import os
 import shlex
-from typing import IO, Any
+from typing import IO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -15,13 +13,11 @@ from rich.text import Text
 from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Finding
 from hostgap.output import summary as s
 from hostgap.output.printable import printable
+from hostgap.output.terminal import console_on
 
 SITES = 5
 FINDINGS = 5
 BAR = 12
-WIDTH = 80
-_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-_ASCII = str.maketrans({"█": "#", "·": "-", **dict.fromkeys("▏▎▍▌▋▊▉", "#")})
 
 
 def render_text(diagnosis: Diagnosis, stream: IO[str], *, color: bool | None = None) -> None:
@@ -33,27 +29,8 @@ def render_text(diagnosis: Diagnosis, stream: IO[str], *, color: bool | None = N
             lacks is replaced.
         color: force colour on or off; None decides by the terminal, NO_COLOR and FORCE_COLOR.
     """
-    terminal = stream.isatty()
-    if color is None and not terminal and not os.environ.get("FORCE_COLOR"):
-        color = False
-    text = io.StringIO()
-    console = Console(
-        file=text,
-        width=os.get_terminal_size(stream.fileno()).columns if terminal else WIDTH,
-        force_terminal=color is not False,
-        no_color=True if color is False or os.environ.get("NO_COLOR") else None,
-        **_PLAIN,
-    )
-    _report(diagnosis, console)
-    shown = text.getvalue()
-    if color is False:
-        shown = "".join(line.rstrip() + "\n" for line in shown.splitlines())
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        shown.encode(encoding)
-    except UnicodeEncodeError:
-        shown = shown.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    stream.write(shown)
+    with console_on(stream, color=color) as console:
+        _report(diagnosis, console)
 
 
 def _report(diagnosis: Diagnosis, console: Console) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
 import sys
 from importlib import resources
@@ -16,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hostgap.output.printable import printable
+from hostgap.output.terminal import console_on
 from hostgap.ranks import view
 from hostgap.ranks.model import SCHEMA, DiagnosisSet
 
@@ -52,25 +51,8 @@ def render_text(found: DiagnosisSet, stream: IO[str], *, color: bool | None = No
         stream: where to; what its encoding lacks is replaced.
         color: force colour on or off; None decides by the terminal, NO_COLOR and FORCE_COLOR.
     """
-    terminal = stream.isatty()
-    if color is None and not terminal and not os.environ.get("FORCE_COLOR"):
-        color = False
-    text = io.StringIO()
-    console = Console(
-        file=text,
-        width=os.get_terminal_size(stream.fileno()).columns if terminal else WIDTH,
-        force_terminal=color is not False,
-        no_color=True if color is False or os.environ.get("NO_COLOR") else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    _report(found, console)
-    shown = text.getvalue()
-    if color is False:
-        shown = "".join(line.rstrip() + "\n" for line in shown.splitlines())
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(shown.encode(encoding, "replace").decode(encoding))
+    with console_on(stream, color=color, width=WIDTH) as console:
+        _report(found, console)
 
 
 def _report(found: DiagnosisSet, console: Console) -> None:

@@ -17,7 +17,8 @@ from hostgap.analysis.examine import Options
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.output import summary
 from hostgap.output.markdown import render_markdown
-from hostgap.output.text import WIDTH, render_text
+from hostgap.output.terminal import WIDTH
+from hostgap.output.text import render_text
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"

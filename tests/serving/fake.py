@@ -12,6 +12,7 @@ import json
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Reply:
 
 
 @dataclass
-class Fake:
+class Fake(ABC):
     """What both engines have. `running` 0 means that no step is made."""
 
     folder: Path
@@ -106,8 +107,9 @@ class Fake:
             ]
         )
 
+    @abstractmethod
     def answer(self, method: str, path: str, payload: Any) -> Reply:
-        raise NotImplementedError
+        """What the engine says to a request."""
 
     def allowed(self, path: str, header: str | None) -> bool:
         return self.key is None or header == f"Bearer {self.key}"
