@@ -16,7 +16,7 @@ import functools
 import importlib.util
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any, cast
 
@@ -77,11 +77,13 @@ GEMVS = tuple(field.name for field in fields(Plan) if not field.name.startswith(
 
 
 def default_plan(model: Decoder, batch: int) -> Plan:
-    """Launch shapes by rule: tiles of 16 to 32 KB, and programs for every multiprocessor.
+    """Launch shapes by rule, found by `benchmarks/bench_fused.py` on an H200.
 
-    Long rows get 8 warps (2048 columns a tile), short ones 4. Rows a program: 16, but 8 where 16
-    would leave multiprocessors idle, where two tiles have to be in flight because a row is longer
-    than a tile, and where a batch needs the registers.
+    Long rows get 8 warps (2048 columns a tile), short ones 4; in the feed-forward block, whose
+    weights are most of a layer, one tile takes a whole row where 16 warps can hold it. Rows a
+    program: 16, but 8 where 16 would leave multiprocessors idle, where two tiles have to be in
+    flight because a row is longer than a tile, and where a batch needs the registers; 4 for the
+    gate and up projections.
     """
     config = model.config
     heads = config.n_heads + 2 * config.n_kv_heads
@@ -95,8 +97,11 @@ def default_plan(model: Decoder, batch: int) -> Plan:
     gemvs = {}
     for name, (rows, columns) in shapes.items():
         warps = 8 if columns >= 4096 else 4
+        if name in ("gate_up", "down") and columns <= 256 * 16:
+            warps = max(4, _power(columns) // 256)
         wide = rows >= 16 * (WAVE - 4) and columns <= 256 * warps and batch <= 2
         gemvs[name] = Gemv(16 if wide else 8, warps)
+    gemvs["gate_up"] = replace(gemvs["gate_up"], rows=4)
     blocks = math.ceil(config.max_seq_len / 32)
     splits = min(blocks, max(1, WAVE // (batch * config.n_kv_heads)))
     return Plan(

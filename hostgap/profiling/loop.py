@@ -22,6 +22,14 @@ T = TypeVar("T")
 Pass = Generator[int, None, T]
 
 
+class Fresh(int):
+    """What a pass yields where the steps that follow should be a workload's first ones.
+
+    A step may change as it goes on: attention reads one token more each time. What is to be held
+    against each other is measured over the same steps, wherever the workload can be begun anew.
+    """
+
+
 class Driver:
     """Calls a workload's step once for each yield of a pass, and starts it over where room ends."""
 
@@ -57,23 +65,25 @@ class Driver:
 
     def _make_room(self, ahead: int) -> None:
         workload = self.workload
-        if workload.room is None or self._left >= ahead:
-            return
-        if workload.reset is None and self.steps > 0:
+        full = workload.room is not None and self._left < ahead
+        if full and workload.reset is None and self.steps > 0:
             raise TargetError(
                 f"{self.name} has room for {workload.room} steps and no reset",
                 "give the Workload a reset, or no room",
             )
-        if ahead > workload.room:
+        if workload.room is not None and ahead > workload.room:
             raise TargetError(
                 f"{self.name} has room for {workload.room} steps; {ahead} are needed at a stretch",
                 "fewer with --steps",
             )
+        anew = isinstance(ahead, Fresh) and workload.reset is not None
+        if not full and not anew:
+            return
         if workload.reset is not None:
             if workload.flush is not None:
                 workload.flush()
             workload.reset(0)
-        self._left = workload.room
+        self._left = workload.room or 0
 
 
 class Finished(BaseException):

@@ -16,7 +16,7 @@ import torch
 from hostgap.profiling.bench import Comparison
 from hostgap.profiling.events import Mark, spin
 from hostgap.profiling.hosttime import HostClock
-from hostgap.profiling.loop import Driver, Pass
+from hostgap.profiling.loop import Driver, Fresh, Pass
 from hostgap.profiling.measurement import GraphTimes, HostTimes, Timing
 from hostgap.profiling.statistics import comparison, timing
 
@@ -67,16 +67,19 @@ def block(steps: int, host: HostClock | None = None) -> Pass[float]:
 
     Measured between events in the stream, so that a block has the length of what the GPU did from
     the end of one step to the end of another, whatever the host does meanwhile. `host` counts what
-    it did.
+    it did in all `LEAD_IN + steps`: reading its counters takes milliseconds where /proc is slow,
+    and between the events the GPU would run dry meanwhile.
     """
-    yield from range(LEAD_IN + steps, steps, -1)
-    begin = Mark()
     if host is not None:
         host.go_on()
+    yield Fresh(LEAD_IN + steps)
+    yield from range(LEAD_IN + steps - 1, steps, -1)
+    begin = Mark()
     yield from range(steps, 0, -1)
+    end = Mark()
     if host is not None:
         host.pause()
-    return begin.until(Mark()) / steps
+    return begin.until(end) / steps
 
 
 def time_steps(steps: int, repeats: int) -> Pass[Unprofiled]:
@@ -86,7 +89,7 @@ def time_steps(steps: int, repeats: int) -> Pass[Unprofiled]:
         for _ in range(repeats):
             torch.cuda.synchronize()
             blocks.append((yield from block(steps, host)))
-    return Unprofiled(timing(blocks, steps), host.per_step(steps * repeats))
+    return Unprofiled(timing(blocks, steps), host.per_step((LEAD_IN + steps) * repeats))
 
 
 def compare(old: Driver, new: Driver, steps: int, repeats: int) -> Comparison:
@@ -122,19 +125,18 @@ def spans(step_ns: float) -> Pass[Spans]:
     cycle_s, cost_ns = _spin_costs()
     cycles = int(min(MOST_SLEEP_S, step_ns * 2e-9 + 1e-3) / cycle_s)
     probe = _Probe(cost_ns)
-    with _replaying(probe.around):
-        for ahead in range(SPAN_STEPS, 0, -1):
-            yield ahead
-            probe.step_done()
-        probe.cycles = cycles
-        for ahead in range(SPAN_STEPS, 0, -1):
-            yield ahead
-            probe.step_done()
+    for probe.cycles in (0, cycles):
+        yield Fresh(1 + SPAN_STEPS)  # unwatched: a reset may replay graphs too
+        with _replaying(probe.around):
+            for ahead in range(SPAN_STEPS, 0, -1):
+                yield ahead
+                probe.step_done()
     return Spans((yield from _whole_span(cycles, cost_ns)), probe.graphs())
 
 
 def _whole_span(cycles: int, cost_ns: float) -> Pass[float | None]:
     found = []
+    yield Fresh(1 + SPAN_STEPS)
     for ahead in range(SPAN_STEPS, 0, -1):
         torch.cuda.synchronize()
         spin(cycles)

@@ -17,7 +17,7 @@ from torch.cuda import _gpu_trace
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from hostgap.profiling.events import Mark
-from hostgap.profiling.loop import Pass
+from hostgap.profiling.loop import Fresh, Pass
 from hostgap.profiling.measurement import Estimate, Site
 from hostgap.profiling.statistics import estimate
 
@@ -47,7 +47,8 @@ def traced(mode: Mode, path: Path, steps: int) -> Pass[Estimate]:
         ) as profiler,
     ):
         for index in range(WARMUP + steps):
-            yield WARMUP + steps - index
+            ahead = WARMUP + steps - index
+            yield ahead if index else Fresh(ahead)
             if index == WARMUP - 1:
                 torch.cuda.synchronize()  # or the warm-up's kernels would run inside the window
             marks.append(Mark())

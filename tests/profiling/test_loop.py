@@ -9,7 +9,7 @@ import pytest
 
 import hostgap
 from hostgap.errors import TargetError
-from hostgap.profiling.loop import Driver, Pass, run_script
+from hostgap.profiling.loop import Driver, Fresh, Pass, run_script
 from hostgap.profiling.target import TargetSpec
 from hostgap.profiling.workload import Workload
 
@@ -49,6 +49,32 @@ def test_a_driver_starts_over_before_the_room_ends() -> None:
     for _ in range(5):
         driver.run(count(4))
     assert seen == [0, 8, 8]  # and never within a stretch
+
+
+def test_what_is_compared_is_measured_over_the_same_steps() -> None:
+    at, seen = [0], []
+
+    def body() -> None:
+        seen.append(at[0])
+        at[0] += 1
+
+    def reset(case: int) -> None:
+        at[0] = 0
+
+    def from_the_start(steps: int) -> Pass[None]:
+        yield Fresh(steps)
+        yield from range(steps - 1, 0, -1)
+
+    driver = Driver(Workload(body=body, reset=reset, room=10), "mine")
+    driver.run(count(2))
+    driver.run(from_the_start(3))
+    driver.run(from_the_start(3))
+    assert seen == [0, 1, 0, 1, 2, 0, 1, 2]
+    seen.clear()
+    ahead = Driver(Workload(body=body), "mine")  # it cannot begin anew: it goes on
+    at[0] = 5
+    ahead.run(from_the_start(2))
+    assert seen == [5, 6]
 
 
 def test_more_steps_than_there_is_room_for() -> None:
