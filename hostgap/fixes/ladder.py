@@ -201,8 +201,11 @@ class _Climb:
             order = list(self.fixes)
             known = sorted([*known, *unknown], key=lambda each: order.index(each.fixes[0].name))
             return known or self._together(state)
+        if not known:
+            # while the host holds the step up, a faster kernel may not show at all
+            return [*self._together(state), *unknown]
         known.sort(key=lambda each: -(each.prediction.saving_ns or 0.0))
-        return [*known, *unknown] or self._together(state)
+        return [*known, *unknown]
 
     def _predicted(self, fix: Fix, state: _State) -> Prediction | None:
         prediction = fix.applies_to(state.diagnosis)
