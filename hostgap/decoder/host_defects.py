@@ -66,12 +66,11 @@ def mask_select(lengths: Tensor, finished: Tensor) -> None:
 def alloc_per_step(history: Tensor, tokens: Tensor) -> Tensor:
     """Append tokens [B] to all that was ever said, [B, n]: a new tensor, [B, n + 1].
 
-    The old one's memory is given back to the driver, who must be asked again next time.
+    The memory of the one before is given back to the driver, who must be asked again.
     """
-    grown = torch.cat((history, tokens[:, None]), dim=1)
-    if grown.is_cuda:
-        torch.cuda.empty_cache()
-    return grown
+    if history.is_cuda:
+        torch.cuda.empty_cache()  # what the caller let go of a step ago
+    return torch.cat((history, tokens[:, None]), dim=1)
 
 
 class Record:

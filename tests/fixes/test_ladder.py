@@ -84,6 +84,23 @@ def test_noise_alone_is_never_kept(seed: int) -> None:
     assert {status for _, status in statuses(report)[1:]} == {"rolled-back"}
 
 
+def test_a_small_gain_in_much_noise_is_timed_until_it_shows() -> None:
+    kept, longest = 0, 0
+    for seed in range(20):
+        machine = Machine(
+            lambda v: ((9.6 if v.fixes else 10.0) * MS, MS),
+            lambda _: {"HG501": 5.0 * MS},
+            noise=0.02,
+        )
+        machine.random.seed(seed)
+        report = run(machine, GC)
+        kept += report.rungs[1].status == "kept"
+        times = sum(line == "compare start gc-freeze" for line in machine.log)
+        longest = max(longest, times)
+    assert kept >= 15
+    assert longest == 4  # three times to decide, and at last against the start
+
+
 def test_a_slower_step_is_taken_back_with_the_reason() -> None:
     machine = Machine(
         lambda v: ((12.0 if v.fixes else 10.0) * MS, MS), lambda _: {"HG501": 5.0 * MS}
