@@ -27,6 +27,7 @@ import msgspec
 Fault = Callable[[], object]
 WARMUP, STEPS, REPEATS, TRACED = 10, 30, 8, 6
 HOST_WORK_S = 1e-3
+CLOSE = 0.1  # of a saving
 NOTHING = 0.01  # of the step: what a fault that costs nothing may be predicted to save
 
 
@@ -211,6 +212,7 @@ def score(folder: Path) -> None:
             graph_call_ns=tuple(graph["call_ns"] for graph in measured["graphs"]),
             graph_span_ns=tuple(graph["span_ns"] for graph in measured["graphs"]),
             launch_ratio=launch["unprofiled_ns"] / launch["cpu_cuda_ns"],
+            gc_ns=measured["host"]["gc_ns"],
         )
         edit = removal(analysis, "fault")
         bare, calibrated = (
@@ -246,8 +248,15 @@ def score(folder: Path) -> None:
             f"{error:>9}{row['of_step']:>+9.2%}{row['traced_us']:>9.1f}"
         )
     errors = [abs(row["error"]) for row in rows if row["error"] is not None]
+    within = sum(
+        abs(row["error"]) <= CLOSE
+        or row["measured_range_us"][0] <= row["predicted_us"] <= row["measured_range_us"][1]
+        for row in rows
+        if row["error"] is not None
+    )
     nothing = [abs(row["of_step"]) for row in rows if row["error"] is None]
     click.echo(f"error: median {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+    click.echo(f"within {CLOSE:.0%} or between what was measured: {within} of {len(errors)}")
     if nothing:
         click.echo(f"of faults that cost nothing: worst {max(nothing):.2%} of the step")
     result = {"environment": there["environment"], "rows": rows}

@@ -20,6 +20,7 @@ class Calibration:
         graph_span_ns: GPU time of the same, queued behind other work, from the moment the GPU is
             free for it to the end of its last node: with the usual gap before its first node.
         launch_ratio: untraced by traced time of one eager launch call on this machine.
+        gc_ns: of a step, in which Python's garbage was collected; None if that was not measured.
     """
 
     step_ns: float
@@ -28,6 +29,7 @@ class Calibration:
     graph_call_ns: tuple[float, ...] = ()
     graph_span_ns: tuple[float, ...] = ()
     launch_ratio: float = 0.8
+    gc_ns: float | None = None
 
 
 def step_alone(step_ns: float) -> Calibration:
@@ -64,5 +66,6 @@ def calibration_of(measurement: Measurement) -> Calibration:
         high_ns=step.high_ns,
         graph_call_ns=tuple(graph.call_ns for graph in graphs),
         graph_span_ns=tuple(graph.span_ns for graph in graphs),
+        gc_ns=None if measurement.host is None else measurement.host.gc_ns,
         **({"launch_ratio": ratios[0]} if ratios else {}),
     )

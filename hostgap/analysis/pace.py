@@ -6,6 +6,7 @@ and of each call, and when and for how long the GPU runs what a call launched.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +56,7 @@ class Pace:
         graph: the same of graph launches, also of those that an edit makes.
         call: the same per call, NaN for those that are like other host work; None: all are.
         still: when the host did not work: as long at any pace.
+        collecting: when it collected garbage; `gc` is the share of that, NaN: as other host work.
         gone: host time that only the profiler spent.
         frames: sorted, when Python frames were recorded, each of which took `FRAME_NS`.
         steady: the steps come again and again, and the host begins no further ahead than they
@@ -68,6 +70,8 @@ class Pace:
     graph: float = 1.0
     call: NDArray[np.float64] | None = None
     still: Intervals = EMPTY
+    collecting: Intervals = EMPTY
+    gc: float = math.nan
     gone: Intervals = EMPTY
     frames: Int64 = field(default_factory=_times)
     steady: bool = False
@@ -98,7 +102,14 @@ def paced(times: Int64, spans: HostSpans, pace: Pace) -> Int64:
         spans: what host time between them is.
         pace: what becomes of it.
     """
-    sets = (spans.removed, spans.graphs, pace.still, pace.gone, spans.waited)
+    sets = (
+        spans.removed,
+        spans.graphs,
+        pace.still,
+        pace.collecting,
+        pace.gone,
+        spans.waited,
+    )
     points = np.unique(np.concatenate((times, *(edges(each) for each in sets))))
     length = np.diff(points)
     rate = np.full(len(length), pace.host)
@@ -110,6 +121,8 @@ def paced(times: Int64, spans: HostSpans, pace: Pace) -> Int64:
         pieces = cut(spans.calls, points)
         own = pace.call[pieces.interval]
         rate[pieces.cell[~np.isnan(own)]] = own[~np.isnan(own)]
+    if not math.isnan(pace.gc):
+        rate[_inside(pace.collecting, points)] = pace.gc
     rate[_inside(pace.still, points)] = 1.0
     rate[_inside(pace.gone, points)] = 0.0
     rate[_inside(spans.removed, points)] = 0.0

@@ -34,7 +34,8 @@ NOTHING, BEFORE, NO_MORE = -1, -2, -3  # what a call waits for that waits for no
 _MAY_DRAIN = (Role.FREE, Role.HOST_ALLOC)  # cudaFree and cudaFreeHost wait for the device
 STAGED_NS = 20_000  # by which a staged copy may outlast its call
 STAGED_BYTES = 64 * 1024  # an upload of at most so much from pageable memory is only staged
-_NOT_WORKING = (Cause.INPUT_WAIT, Cause.REMOTE_WAIT, Cause.PREEMPTED, Cause.NO_WORK, Cause.GC)
+_NOT_WORKING = (Cause.INPUT_WAIT, Cause.REMOTE_WAIT, Cause.PREEMPTED, Cause.NO_WORK)
+_NEAR = 64  # ops back to look for the one that an op waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ class Playback:
         self.call_step = steps.call_step[self.calls]
         self.graph_call = api.role[self.calls] == Role.GRAPH_LAUNCH
         self.launching = launching[self.calls]
-        self.still = self._not_working(threads.tolist())
+        self.still = self._host_time(threads.tolist(), _NOT_WORKING)
+        self.collecting = self._host_time(threads.tolist(), (Cause.GC,))
         switching = profiler_steps(trace, clock)
         self.threads = threads
         self.gone = joined(EMPTY, *(switching[t] for t in threads.tolist() if t in switching))
@@ -110,15 +112,15 @@ class Playback:
         fits = np.cumsum(events[chosen.start : chosen.stop]) <= most
         return range(chosen.start, chosen.start + max(1, int(fits.sum())))
 
-    def _not_working(self, threads: list[int]) -> Intervals:
-        """When the host did not work: no profiler makes that longer."""
+    def _host_time(self, threads: list[int], causes: tuple[Cause, ...]) -> Intervals:
+        """When the host's time went to one of some causes."""
         spans = []
         for code in threads:
             thread = self.analysis.host[code]
             who = thread.timeline.who[:-1]
-            idle = (who >= 0) & np.isin(thread.cause[who], _NOT_WORKING)
+            found = (who >= 0) & np.isin(thread.cause[who], causes)
             time = thread.timeline.time
-            spans.append(Intervals(time[:-1][idle], time[1:][idle]))
+            spans.append(Intervals(time[:-1][found], time[1:][found]))
         return joined(*spans) if spans else EMPTY
 
     def _next_start(self, following: Int64) -> int:
@@ -156,7 +158,7 @@ class Playback:
         known = (unit_call >= 0) & (at < len(self.calls))
         at = np.minimum(at, max(0, len(self.calls) - 1))
         known[known] = self.calls[at[known]] == unit_call[known]
-        before = _before(start, end, stream)
+        before = _before(start, end, stream, unit_call)
         prior_end = np.where(before >= 0, end[before], self.low)
         call_start, call_end = np.full((2, len(start)), _NEVER, np.int64)
         call_start[known], call_end[known] = self.start[at[known]], self.end[at[known]]
@@ -464,11 +466,12 @@ def _heads(first: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     return heads
 
 
-def _before(start: Int64, end: Int64, stream: NDArray[np.int32]) -> NDArray[np.intp]:
+def _before(start: Int64, end: Int64, stream: NDArray[np.int32], call: Int64) -> NDArray[np.intp]:
     """Per unit: the one that had to end first, -1 for none.
 
     That is the one before it on its stream; where another stream's ended later and still before
-    this one began, that one (an event, or the stream's order, held it back).
+    this one began, that one (an event, or the stream's order, held it back). Only what had been
+    ordered by then can be waited for.
     """
     n = len(start)
     before = np.full(n, -1, np.intp)
@@ -477,7 +480,14 @@ def _before(start: Int64, end: Int64, stream: NDArray[np.int32]) -> NDArray[np.i
         before[mine[1:]] = mine[:-1]
     by_end = np.argsort(end, kind="stable")
     found = np.searchsorted(end[by_end], start, "right") - 1
+    for _ in range(_NEAR):
+        at = np.maximum(found, 0)
+        ordered_later = (found >= 0) & (call >= 0) & (call[by_end[at]] > call)
+        if not ordered_later.any():
+            break
+        found = found - ordered_later
     other = np.where(found >= 0, by_end[np.maximum(found, 0)], -1)
     own_end = np.where(before >= 0, end[before], _NEVER)
     later = (other >= 0) & (other < np.arange(n)) & (end[other] > own_end)
+    later &= (call < 0) | (call[other] <= call)
     return np.where(later, other, before)

@@ -37,7 +37,7 @@ class Diagnoser:
             timing=traced.timing,
             span_ns=traced.span_ns,
             graphs=traced.graphs,
-            host=None,
+            host=traced.host,
             inflation=[],
             sites=[],
             passes=[],

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from hostgap.profiling.measurement import GraphTimes, Timing
+from hostgap.profiling.measurement import GraphTimes, HostTimes, Timing
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -77,6 +77,7 @@ class Traced(msgspec.Struct, frozen=True):
     timing: Timing
     span_ns: float | None
     graphs: list[GraphTimes]
+    host: HostTimes | None = None
 
 
 class Bench(Protocol):

@@ -227,7 +227,7 @@ class Workers:
         record = r.Trace(variant, "cpu+cuda", str(path), o.warmup, o.traced_steps)
         self._tracing.ask(record, Estimate)
         self._tracing.ask(r.Drop(variant), None)
-        return Traced(path, measured.timing, measured.span_ns, measured.graphs)
+        return Traced(path, measured.timing, measured.span_ns, measured.graphs, measured.host)
 
     def drop(self, variant: Variant) -> None:
         """See `Bench.drop`."""

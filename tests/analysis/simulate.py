@@ -76,7 +76,22 @@ class Upload:
     ns: int = 3_000
 
 
-Piece = Work | Replayed | Kernels | Sync | Read | Upload
+@dataclass(frozen=True)
+class Beside:
+    """A pinned download on a stream of its own, behind what the main one was given before."""
+
+    ns: int = 2_000
+    after: int = 8_000  # of the main stream's end: so long does an event take to be seen
+
+
+@dataclass(frozen=True)
+class Collect:
+    """A garbage collection."""
+
+    ns: int
+
+
+Piece = Work | Replayed | Kernels | Sync | Read | Upload | Beside | Collect
 
 
 @dataclass(frozen=True)
@@ -89,9 +104,12 @@ class Speed:
     launch: int = 8_700
     wake: int = 8_000
     frame: int = 0
+    gc: float = 1.0
 
 
-TRACED = Speed(host=1.3, graph_call=3.3, span=1.075, launch=11_100, wake=10_400, frame=4_600)
+TRACED = Speed(
+    host=1.3, graph_call=3.3, span=1.075, launch=11_100, wake=10_400, frame=4_600, gc=2.1
+)
 
 
 @dataclass
@@ -115,6 +133,12 @@ class Machine:
                 self._launch(LAUNCH, piece.ns)
         elif isinstance(piece, Sync):
             self._wait(DEVICE_SYNC)
+        elif isinstance(piece, Beside):
+            self._beside(piece)
+        elif isinstance(piece, Collect):
+            begin = self.host
+            self.host += round(piece.ns * self.speed.gc)
+            self.events.append(note("gc", begin, self.host))
         elif isinstance(piece, Read):
             self._launch(COPY_CALL, 1_500, PINNED_DOWN)
             self._wait(STREAM_SYNC)
@@ -153,6 +177,14 @@ class Machine:
         op = copy(start, end, self.id, copied) if copied else kernel(start, end, self.id)
         self.events.append(op)
         self.gpu = end
+        self.id += 1
+
+    def _beside(self, beside: Beside) -> None:
+        begin = self.host
+        self.host += self.speed.launch
+        start = max(self.host + LATENCY, self.gpu + beside.after)
+        self.events.append(call(COPY_CALL, begin, self.host, self.id))
+        self.events.append(copy(start, start + beside.ns, self.id, PINNED_DOWN, stream=21))
         self.id += 1
 
     def _wait(self, name: str) -> None:
@@ -207,4 +239,5 @@ def calibration_of(step: Step, error: float = 0.002) -> Calibration:
         graph_call_ns=tuple(float(graph.call) for graph in graphs),
         graph_span_ns=tuple(float(graph.span) for graph in graphs),
         launch_ratio=Speed().launch / TRACED.launch,
+        gc_ns=float(sum(piece.ns for _, piece in step if isinstance(piece, Collect))),
     )

@@ -17,6 +17,8 @@ from hostgap.analysis.whatif import Replay, Saving
 from hostgap.errors import HostgapError
 from tests.analysis.simulate import (
     TRACED,
+    Beside,
+    Collect,
     Kernels,
     Piece,
     Read,
@@ -109,6 +111,25 @@ def test_eager_steps() -> None:
     check([("", short), ("fault", Read()), ("", Work(100 * US))], "fault")
     check([("", long), ("fault", Read()), ("", Work(100 * US))], "fault")
     check([("", long), ("fault", Work(500 * US))], "fault")
+
+
+def test_a_download_beside_the_next_step() -> None:
+    """It ends after the next step's upload, which was ordered later: that held nothing up."""
+    step = [("fault", Upload(1_000)), *model(50, 100, 400), ("", Beside())]
+    check(step, "fault")
+    replay, _ = replay_of(step, calibration_of(step))
+    assert replay.fits[0].gpu_ns == pytest.approx(400 * US + Beside().ns, rel=0.05)
+
+
+@pytest.mark.parametrize("exposed", [True, False], ids=["behind a read", "hidden"])
+def test_garbage_collections_are_as_long_as_they_were_without_a_profiler(exposed: bool) -> None:
+    """The heap of a process that is traced is another: its collections take 2.1 times as long."""
+    waits: list[tuple[str, Piece]] = [("", Read())] if exposed else []
+    step = [*model(300, 100), *waits, ("fault", Collect(900 * US))]
+    check(step, "fault")
+    unknown = replace(calibration_of(step), gc_ns=None)
+    replay, edit = replay_of(step, unknown)
+    assert replay.saving(edit) / len(replay.steps) <= true_step_ns(step)
 
 
 # the same examples each time: how well one host rate fits is a matter of degree, not a property
