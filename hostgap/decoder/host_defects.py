@@ -14,10 +14,10 @@ from torch import Tensor
 
 # Enough to overflow the young generation's threshold (700 to 2,000 objects) in every step.
 RECORDS_PER_STEP = 3000
-# Earlier windows of text that a row's history holds: for windows of 1,024 tokens more than 10 MiB.
-# From there on PyTorch's allocator takes each tensor from the driver by itself, so that emptying
-# its cache does give the old one back.
-EARLIER_WINDOWS = 1_600
+# Earlier windows of text that a row's history holds: for windows of 1,024 tokens more than 20 MiB.
+# PyTorch's allocator takes smaller tensors from segments of 20 MiB, where they may lie beside others;
+# a larger one has a segment of its own, which emptying the cache does give back.
+EARLIER_WINDOWS = 2_600
 
 
 def positions_on_host(positions: Tensor, position: int) -> None:
