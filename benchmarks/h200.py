@@ -23,6 +23,10 @@ QUICK = ["--skip", "compile-max-autotune+cuda-graph,compile-reduce-overhead"]
 
 def parts(out: Path) -> dict[str, list[str]]:
     """Name -> command."""
+
+    def rungs(way: str) -> list[str]:
+        return [sys.executable, str(HERE / "rungs.py"), f"{out}/rungs{way[1:]}.json", way]
+
     return {
         "fix-small": [*FIX, "decoder", "--defect", "all", *QUICK, "-o", f"{out}/fix-small.json"],
         "fix-8b": [
@@ -39,7 +43,8 @@ def parts(out: Path) -> dict[str, list[str]]:
             "-o",
             f"{out}/fix-8b.json",
         ],
-        "rungs": [sys.executable, str(HERE / "rungs.py"), f"{out}/rungs.json"],
+        "rungs-eager": rungs("--eager"),
+        "rungs-captured": rungs("--captured"),
         "fix-hf": [*FIX, f"{TARGETS}/hf_decoder.py:decode", *QUICK, "-o", f"{out}/fix-hf.json"],
         "fix-recommender": [
             *FIX,

@@ -1,6 +1,6 @@
 """Single rungs of the decoder's ladder, each alone, eager and captured.
 
-    python benchmarks/rungs.py OUT.json [DEFECT...]      # on a GPU
+    python benchmarks/rungs.py OUT.json [--eager | --captured]      # on a GPU
 
 For each defect: the decoder with this one alone beside the clean one, timed in turn without a
 profiler, and its launches and waits a step from a trace of each. Everything else is as the ladder
@@ -62,12 +62,13 @@ def rung(bench: Workers, diagnoser: Diagnoser, defect: str, fixes: tuple[str, ..
 
 def main() -> None:
     """Measure, print a table, write the JSON."""
-    out, *names = sys.argv[1:]
+    out, *only = sys.argv[1:]
+    ways = {"--eager": AROUND, "--captured": (*AROUND, "cuda-graph")}
     rows = []
     with open_bench(TargetSpec(defects=()), BenchOptions()) as bench:
         diagnoser = Diagnoser(bench.welcome.environment)
-        for defect in names or DEFECTS:
-            for fixes in (AROUND, (*AROUND, "cuda-graph")):
+        for defect in DEFECTS:
+            for fixes in (ways[way] for way in only or ways):
                 try:
                     row = rung(bench, diagnoser, defect, fixes)
                 except HostgapError as error:

@@ -15,8 +15,8 @@ from torch import Tensor
 # Enough to overflow the young generation's threshold (700 to 2,000 objects) in every step.
 RECORDS_PER_STEP = 3000
 # Earlier windows of text that a row's history holds: for windows of 1,024 tokens more than 20 MiB.
-# PyTorch's allocator takes smaller tensors from segments of 20 MiB, where they may lie beside others;
-# a larger one has a segment of its own, which emptying the cache does give back.
+# PyTorch's allocator takes smaller tensors from segments of 20 MiB, where they may lie beside
+# others; a larger one has a segment of its own, which emptying the cache does give back.
 EARLIER_WINDOWS = 2_600
 
 
