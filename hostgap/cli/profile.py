@@ -13,6 +13,8 @@ from hostgap.cli.options import Batches
 
 if TYPE_CHECKING:
     from hostgap.profiling.measurement import Measurement
+    from hostgap.profiling.protocol import ProfileOptions
+    from hostgap.profiling.target import TargetSpec
 
 EXIT_UNMEASURABLE = 3
 
@@ -43,7 +45,15 @@ EXIT_UNMEASURABLE = 3
     "defects",
     multiple=True,
     metavar="NAME",
-    help="Switch a defect of the built-in decoder on (all: every one). Repeatable.",
+    help="Switch a defect of the built-in decoder on (all: every one; NAME@RANK: in one rank). "
+    "Repeatable.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Processes that run it together, a GPU each: who waits for whom?",
 )
 @click.option(
     "--temperature", type=click.FloatRange(min=0, min_open=True), help="Have it sample its tokens."
@@ -72,7 +82,11 @@ EXIT_UNMEASURABLE = 3
 @click.option(
     "--step-marker", metavar="REGEX", help="Ranges that begin a script's steps (NVTX, torch)."
 )
-@click.option("--device", metavar="ID", help="The GPU to use (sets CUDA_VISIBLE_DEVICES).")
+@click.option(
+    "--device",
+    metavar="ID[,ID...]",
+    help="The GPU to use (sets CUDA_VISIBLE_DEVICES); with --ranks, one each.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1, max=1e6),
@@ -93,6 +107,7 @@ def command(
     preset: str,
     batch: tuple[int, ...],
     defects: tuple[str, ...],
+    ranks: int,
     temperature: float | None,
     steps: int,
     repeat: int,
@@ -113,6 +128,9 @@ def command(
     Each way of measuring runs in a process of its own. Times come from those that never had a
     profiler; traces, and how much longer the profiler made things, from the others. All of it is
     kept in the run directory, which `hostgap analyze` reads again.
+
+    With --ranks N it is run by N processes together, as torchrun starts them (torch.distributed is
+    set up), and the folder holds a run directory for each.
     """
     from hostgap.cli.progress import doing
     from hostgap.profiling.protocol import ProfileOptions, profile_target
@@ -128,8 +146,11 @@ def command(
             defects=defects or None,
             temperature=temperature,
             step_marker=step_marker,
+            ranks=ranks,
         )
     )
+    if nvtx and ranks > 1:
+        raise click.UsageError("--nvtx runs one process; start nsys once per rank instead")
     if nvtx:
         from hostgap.profiling.nvtx import run_marked
 
@@ -148,10 +169,41 @@ def command(
         timeout_s=timeout,
     )
     folder = out or Path("hostgap-run")
+    if ranks > 1:
+        return _ranks(folder, spec, options, force=force)
     with new_run_dir(folder, force=force) as part, doing() as progress:
         measurement = profile_target(spec, options, part, progress)
         write_measurement(part, measurement)
     return _report(folder, measurement)
+
+
+def _ranks(folder: Path, spec: TargetSpec, options: ProfileOptions, *, force: bool) -> int:
+    """Measure a target in several ranks, and hold them against each other."""
+    from hostgap.cli.progress import doing
+    from hostgap.output.measured import ranks_lines
+    from hostgap.output.printable import printable
+    from hostgap.profiling.ranked import profile_ranks
+    from hostgap.profiling.rundir import new_run_dir, rank_name, write_measurement
+
+    with new_run_dir(folder, force=force) as part, doing() as progress:
+        measured = profile_ranks(spec, options, part, progress)
+        for index, one in enumerate(measured):
+            write_measurement(part / rank_name(index), one)
+    for problem in dict.fromkeys(line for one in measured for line in one.problems):
+        click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
+    code = EXIT_UNMEASURABLE
+    if all(any(one.mode == "cpu+cuda" for one in each.passes) for each in measured):
+        from hostgap.ranks.diagnose import diagnose_set
+        from hostgap.ranks.render import render_text
+
+        found = diagnose_set([str(folder)])
+        render_text(found, sys.stdout)
+        click.echo()
+        code = EXIT_UNMEASURABLE if found.summary.failed or found.summary.unmeasurable else 0
+    for line in ranks_lines(measured):
+        click.echo(line)
+    click.echo(f"Wrote {folder}", err=True)
+    return code
 
 
 def _report(folder: Path, measurement: Measurement) -> int:

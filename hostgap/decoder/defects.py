@@ -8,6 +8,7 @@ the host around a step (`hostgap.decoder.host_defects`). Nothing here needs torc
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -153,6 +154,28 @@ DEFECTS: dict[str, Defect] = dict(
 # The model as a first version gets written, wherever a preset can have the defect.
 NAIVE: frozenset[str] = frozenset(d.name for d in DEFECTS.values() if d.kind == "compute")
 
+# What holds up one rank of several, and so all that wait for it. Only given with a rank,
+# `host_work@1`; the others may be, too (`eos_read@1`), as none of them changes what is reduced.
+RANK_FAULTS: dict[str, Defect] = dict(
+    (
+        _defect(
+            "host_work",
+            "loop",
+            "1 ms of Python before each step",
+            "no such work, or on another thread while the step runs",
+            "logging, metrics and checks that only the first rank does",
+        ),
+        _defect(
+            "table_upload",
+            "loop",
+            "a table of 8 MiB uploaded from pageable memory before each step",
+            "a table kept on the device, of which only what changed is uploaded",
+            "masks and block tables that one rank builds on the host",
+        ),
+    )
+)
+_OF_RANK = re.compile(r"(.+)@(\d{1,4})")
+
 
 def defects_of(preset: str) -> tuple[str, ...]:
     """The names of all defects that a preset can have, in the registry's order."""
@@ -186,3 +209,42 @@ def checked(names: Iterable[str], preset: str | None = None) -> frozenset[str]:
         hint = f"Did you mean '{near[0]}'?" if near else f"Defects: {', '.join(available)}."
         raise ConfigError(f"no decoder defect '{name}'", hint)
     return wanted
+
+
+def of_rank(names: Iterable[str], rank: int) -> tuple[str, ...]:
+    """What a rank has of some defects: those that all have, and those given as `NAME@RANK` to it.
+
+    Args:
+        names: of defects, each as NAME or NAME@RANK.
+        rank: from 0.
+    """
+    mine = []
+    for name in names:
+        at = _OF_RANK.fullmatch(name)
+        if at is None or int(at[2]) == rank:
+            mine.append(name if at is None else at[1])
+    return tuple(dict.fromkeys(mine))
+
+
+def checked_ranks(names: Iterable[str], ranks: int) -> None:
+    """Look at what defects say of ranks, before anything runs.
+
+    Args:
+        names: of defects, each as NAME or NAME@RANK.
+        ranks: how many there are, 1 for a run that is no rank of any.
+
+    Raises:
+        ConfigError: a rank that there is not, a fault of one rank that is given to all.
+    """
+    for name in names:
+        at = _OF_RANK.fullmatch(name)
+        if at is None:
+            if name in RANK_FAULTS:
+                raise ConfigError(
+                    f"--defect {name}: it holds up one rank of several",
+                    f"Say which: --ranks 2 --defect {name}@1.",
+                )
+        elif ranks == 1:
+            raise ConfigError(f"--defect {name}: there are no ranks", "Give --ranks N as well.")
+        elif int(at[2]) >= ranks:
+            raise ConfigError(f"--defect {name}: ranks run from 0 to {ranks - 1}")

@@ -23,7 +23,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hostgap.decoder.model import Decoder, Layer, LayerCache, SwiGLU
+from hostgap.decoder.model import Attention, Decoder, Layer, LayerCache, SwiGLU
 from hostgap.errors import ConfigError
 
 MAX_BATCH = 8  # each row costs a multiply-add a weight, and registers; beyond, tensor cores win
@@ -130,6 +130,7 @@ def supported(model: Decoder, batch: int) -> str | None:
     largest = max(weight.numel() for weight in model.parameters())
     shape_reasons = (
         (not 1 <= batch <= MAX_BATCH, f"a batch of {batch}: it must be 1 to {MAX_BATCH}"),
+        (not isinstance(model.layers[0].attention, Attention), "a model that several ranks share"),
         (config.gelu, "the gelu feed-forward block and its biases have no fused kernels"),
         (
             config.head_dim < 16 or config.head_dim & (config.head_dim - 1) != 0,

@@ -7,6 +7,7 @@ these functions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -18,6 +19,10 @@ RECORDS_PER_STEP = 3000
 # PyTorch's allocator takes smaller tensors from segments of 20 MiB, where they may lie beside
 # others; a larger one has a segment of its own, which emptying the cache does give back.
 EARLIER_WINDOWS = 2_600
+
+# What one rank of several is held up by (`hostgap.decoder.defects.RANK_FAULTS`).
+HOST_WORK_S = 1e-3
+TABLE_BYTES = 8 << 20
 
 
 def positions_on_host(positions: Tensor, position: int) -> None:
@@ -86,3 +91,20 @@ def gc_pressure() -> Record:
     owner = Record()
     owner.notes = [Record(owner) for _ in range(RECORDS_PER_STEP)]
     return owner
+
+
+def host_work() -> None:
+    """Keep the host busy for `HOST_WORK_S`, as a check or a log line of one rank's may."""
+    until = time.perf_counter() + HOST_WORK_S
+    while time.perf_counter() < until:
+        pass
+
+
+def table_upload(there: Tensor, table: Tensor) -> None:
+    """Upload a table that the host built: pageable, so the host waits until all of it is copied.
+
+    Args:
+        there: any shape, on the device.
+        table: of the same shape and dtype, on the host.
+    """
+    there.copy_(table)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hostgap.decoder import host_defects
-from hostgap.decoder.defects import DEFECTS, NAIVE, checked
+from hostgap.decoder.defects import DEFECTS, NAIVE, RANK_FAULTS, checked
 from hostgap.decoder.loop import EOS, DecodeLoop
 from hostgap.decoder.model import Decoder
 from hostgap.decoder.sampling import Sampling
@@ -48,8 +48,10 @@ class Server:
         defects: frozenset[str],
         sampling: Sampling | None,
         steps_kept: int,
+        faults: frozenset[str] = frozenset(),
     ) -> None:
         self.defects = defects
+        self.faults = faults
         self.loop = DecodeLoop(model, batch, sampling, defects)
         self.batch = batch
         grows = "alloc_per_step" in defects
@@ -64,6 +66,9 @@ class Server:
         self.delivered: deque[Tensor] = deque(maxlen=steps_kept)
         self.records: deque[host_defects.Record] = deque(maxlen=STEPS_OF_RECORDS)
         self.page_lens = torch.ones(batch, dtype=torch.int32)
+        if "table_upload" in faults:
+            self.table = torch.zeros(host_defects.TABLE_BYTES, dtype=torch.uint8)
+            self.table_there = torch.zeros_like(self.table, device=self.device)
         self.reset(0)
 
     def reset(self, case: int) -> None:
@@ -97,6 +102,10 @@ class Server:
                 f"the decoder's cache is full after {self.room} steps",
                 "Begin a case anew: reset().",
             )
+        if "host_work" in self.faults:
+            host_defects.host_work()
+        if "table_upload" in self.faults:
+            host_defects.table_upload(self.table_there, self.table)
         if "page_lens_download" in self.defects:
             self.page_lens = host_defects.page_lens_download(self.batch, self.device)
         else:
@@ -175,6 +184,7 @@ def decoder_workload(
     defects: Iterable[str] = (),
     sampling: Sampling | None = None,
     steps_kept: int = 256,
+    faults: Iterable[str] = (),
 ) -> Workload:
     """A model in a serving-like decode loop, standing at the beginning of case 0.
 
@@ -186,10 +196,16 @@ def decoder_workload(
             and nothing is added here.
         sampling: None for the likeliest token.
         steps_kept: how many of the last delivered tokens the host keeps.
+        faults: of `RANK_FAULTS`, that hold up this rank of several.
 
     Raises:
-        ConfigError: an unknown defect, or one of the model that it was built without.
+        ConfigError: an unknown defect or fault, or a defect of the model that it was built without.
     """
+    unknown = frozenset(faults) - set(RANK_FAULTS)
+    if unknown:
+        raise ConfigError(
+            f"no fault '{min(unknown)}' of a rank", f"Faults: {', '.join(RANK_FAULTS)}."
+        )
     wanted = checked(defects)
     absent = (wanted & NAIVE) - model.defects
     if absent and wanted != NAIVE:  # which stands for what the model can have
@@ -198,4 +214,5 @@ def decoder_workload(
             "Give it to build_decoder as well.",
         )
     loop_defects = frozenset(name for name in wanted if DEFECTS[name].kind == "loop")
-    return Server(model, batch, loop_defects, sampling, steps_kept).workload()
+    server = Server(model, batch, loop_defects, sampling, steps_kept, frozenset(faults))
+    return server.workload()

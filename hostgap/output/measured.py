@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -38,6 +39,16 @@ def render_measurement(measurement: Measurement, out: TextIO) -> None:
         driver = f", driver {here.driver}" if here.driver is not None else ""
         said = f"Measured on {here.gpu}{clocks}, torch {here.torch}{driver}."
         console.print(Text("\n" + printable(said, 200), "dim"))
+
+
+def ranks_lines(measured: Sequence[Measurement]) -> list[str]:
+    """A line per rank: its step without and with the profiler, ranks from 0."""
+    lines = []
+    for rank, one in enumerate(measured):
+        text = f"rank {rank}: without a profiler a step takes {_ms(one.timing.step)}"
+        traced = [each.step.median_ns for each in one.passes if each.mode == "cpu+cuda"]
+        lines.append(text + "".join(f"; traced, {ns / 1e6:,.3f}" for ns in traced))
+    return lines
 
 
 def host_bound_below(batches: list[BatchTiming]) -> str:

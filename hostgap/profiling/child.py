@@ -20,8 +20,9 @@ import msgspec
 from hostgap.errors import HostgapError
 from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Built, Comparison, Proof, Variant
+from hostgap.profiling.lockstep import Rank, join
 from hostgap.profiling.loop import Driver, Pass, run_script
-from hostgap.profiling.target import Target, TargetSpec, load_target
+from hostgap.profiling.target import Target, TargetSpec, load_target, told
 from hostgap.profiling.workload import Workload
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class Session:
     def handle(self, request: r.Request) -> Any:
         """Do what a request asks; the answer is whatever its docstring says."""
         match request:
-            case r.Hello(spec):
-                return self._hello(spec)
+            case r.Hello(spec, rank):
+                return self._hello(spec, rank)
             case r.Build(variant):
                 workload = self._driver(variant).workload
                 built = Built(costs=workload.costs, tokens=workload.tokens)
@@ -102,11 +103,15 @@ class Session:
             case r.Drop(variant):
                 return self._drop(variant)
 
-    def _hello(self, spec: TargetSpec) -> Any:
+    def _hello(self, spec: TargetSpec, rank: Rank | None) -> Any:
         from hostgap.profiling.environment import environment
 
         here = environment()
         self._spec = spec
+        if rank is not None:
+            # a script sets up its own process group, as it does under torchrun
+            with told("the ranks cannot meet"):
+                join(rank, group=spec.kind != "script")
         if spec.kind != "script":
             self._target = load_target(spec)
         return r.Welcome(here, self._target.defects if self._target is not None else ())

@@ -16,6 +16,7 @@ import torch
 from hostgap.profiling.bench import Comparison
 from hostgap.profiling.events import Mark, spin
 from hostgap.profiling.hosttime import HostClock
+from hostgap.profiling.lockstep import agreed, line_up
 from hostgap.profiling.loop import Driver, Fresh, Pass
 from hostgap.profiling.measurement import GraphTimes, HostTimes, Timing
 from hostgap.profiling.statistics import comparison, timing
@@ -40,7 +41,10 @@ class Unprofiled:
 
 
 def settle(warmup: int) -> Pass[float]:
-    """Run at least `warmup` steps, and until two blocks in a row take the same: ns a step."""
+    """Run at least `warmup` steps, and until two blocks in a row take the same: ns a step.
+
+    Of several ranks each runs as many, and gives the same: they go by the slowest.
+    """
     started = time.perf_counter()
     done, before = 0, float("inf")
     while True:
@@ -48,11 +52,11 @@ def settle(warmup: int) -> Pass[float]:
         begin = time.perf_counter()
         yield from range(SETTLE_BLOCK, 0, -1)
         torch.cuda.synchronize()
-        took = time.perf_counter() - begin
+        took = agreed(time.perf_counter() - begin)
         done += SETTLE_BLOCK
         steady = abs(took - before) <= SETTLED * took
         before = took
-        late = time.perf_counter() - started > LONGEST_WARMUP_S
+        late = agreed(time.perf_counter() - started) > LONGEST_WARMUP_S
         if done >= warmup and (steady or late):
             return took * 1e9 / SETTLE_BLOCK
 
@@ -139,7 +143,7 @@ def _whole_span(cycles: int, cost_ns: float) -> Pass[float | None]:
     yield Fresh(1 + SPAN_STEPS)
     for ahead in range(SPAN_STEPS, 0, -1):
         torch.cuda.synchronize()
-        spin(cycles)
+        hold(cycles)
         begin = Mark()
         yield ahead
         was_ahead = not begin.happened()
@@ -170,7 +174,7 @@ class _Probe:
             replay()
             self.calls.setdefault(self._index, []).append(time.perf_counter_ns() - start)
         else:
-            spin(self.cycles)
+            hold(self.cycles)
             begin = Mark()
             replay()
             was_ahead = not begin.happened()
@@ -197,6 +201,15 @@ class _Probe:
             )
             for index in sorted(self.calls)
         ]
+
+
+def hold(cycles: int) -> None:
+    """Hold the GPU up for so many cycles, and of several ranks until all have been held up.
+
+    What follows then begins at the same time on each, and no rank waits for another's spin in it.
+    """
+    spin(cycles)
+    line_up()
 
 
 def _spin_costs() -> tuple[float, float]:

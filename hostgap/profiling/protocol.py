@@ -91,22 +91,48 @@ def profile_target(
     inflation: list[Inflation] | None = run.attempt(
         "calibrating the profiler", r.Calibrate(), list[Inflation]
     )
+    return assembled(
+        spec,
+        welcome,
+        measured,
+        passes,
+        problems=run.problems,
+        batches=run.sweep(options.batches, measured),
+        regions=run.as_one_graph(variant),
+        inflation=inflation or [],
+        sites=sites or [],
+    )
+
+
+def assembled(
+    spec: TargetSpec,
+    welcome: r.Welcome,
+    measured: r.Measured,
+    passes: Sequence[Pass],
+    *,
+    problems: Sequence[str] = (),
+    batches: Sequence[BatchTiming] = (),
+    regions: Sequence[Region] = (),
+    inflation: Sequence[Inflation] = (),
+    sites: Sequence[Site] = (),
+) -> Measurement:
+    """A measurement from what processes answered; the arguments are as its attributes."""
     return Measurement(
         schema=SCHEMA,
         target=spec.target,
         options=_said(spec),
-        batches=run.sweep(options.batches, measured),
-        status="partial" if run.problems else "complete",
-        problems=run.problems,
+        batches=list(batches),
+        status="partial" if problems else "complete",
+        problems=list(problems),
         environment=welcome.environment,
         timing=measured.timing,
         span_ns=measured.span_ns,
         graphs=measured.graphs,
         host=measured.host,
-        regions=run.as_one_graph(variant),
-        inflation=inflation or [],
-        sites=sites or [],
-        passes=passes,
+        regions=list(regions),
+        inflation=list(inflation),
+        sites=list(sites),
+        passes=list(passes),
         tokens_per_step=measured.tokens,
     )
 
@@ -193,6 +219,8 @@ def _said(spec: TargetSpec) -> dict[str, str | int | float | bool | list[str]]:
             said["defects"] = list(spec.defects)
         if spec.temperature is not None:
             said["temperature"] = spec.temperature
+    if spec.ranks > 1:
+        said["ranks"] = spec.ranks
     if spec.step_marker is not None:
         said["step_marker"] = spec.step_marker
     return said

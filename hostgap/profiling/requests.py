@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from hostgap.profiling.bench import Variant
+from hostgap.profiling.lockstep import Rank
 from hostgap.profiling.measurement import Environment, GraphTimes, HostTimes, Timing
 from hostgap.profiling.target import TargetSpec
 
@@ -16,9 +17,10 @@ class _Request(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hello(_Request, frozen=True):
-    """Which target; answered with `Welcome`."""
+    """Which target, and which rank of several runs it here; answered with `Welcome`."""
 
     spec: TargetSpec
+    rank: Rank | None = None
 
 
 class Build(_Request, frozen=True):

@@ -1,8 +1,12 @@
-"""A run directory: `measurement.json` and the traces of one profiled target."""
+"""A run directory: `measurement.json` and the traces of one profiled target.
+
+Of several ranks there is a folder that holds one for each, `rank0`, `rank1`, ... and nothing else.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -16,6 +20,7 @@ from hostgap.files import atomic_output, read_whole
 from hostgap.profiling.measurement import SCHEMA, Measurement
 
 NAME = "measurement.json"
+_RANK = re.compile(r"rank\d{1,6}")
 LARGEST = 64 * 1024 * 1024  # bytes of a measurement.json; a real one has some thousands
 
 
@@ -24,8 +29,8 @@ def new_run_dir(path: Path, *, force: bool) -> Iterator[Path]:
     """A folder to fill, which becomes `path` when the block ends without an error, or not at all.
 
     Args:
-        path: the run directory to make.
-        force: replace it if it exists; only a run directory is ever replaced.
+        path: the run directory to make, or the folder of ranks' run directories.
+        force: replace it if it exists; only a run directory, or those of ranks, is ever replaced.
 
     Raises:
         HostgapError: it exists and may not be replaced, or cannot be written.
@@ -76,7 +81,14 @@ def refuse_run_dir(path: Path, *, force: bool) -> None:
 
 
 def _only_a_run(path: Path) -> bool:
-    """Whether a folder holds a run and nothing else: what may be replaced."""
+    """Whether a folder holds a run, or those of ranks, and nothing else: what may be replaced."""
+    entries = list(path.iterdir())
+    if all(_RANK.fullmatch(one.name) and one.is_dir() and not one.is_symlink() for one in entries):
+        return bool(entries) and all(_one_run(one) for one in entries)
+    return _one_run(path)
+
+
+def _one_run(path: Path) -> bool:
     try:
         measurement = read_measurement(path)
     except TraceError:
@@ -85,6 +97,11 @@ def _only_a_run(path: Path) -> bool:
     return all(
         entry.name in own and entry.is_file() and not entry.is_symlink() for entry in path.iterdir()
     )
+
+
+def rank_name(rank: int) -> str:
+    """The run directory of a rank in the folder of its job."""
+    return f"rank{rank}"
 
 
 def trace_name(mode: str) -> str:

@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from hostgap.decoder.defects import checked_ranks
 from hostgap.errors import ConfigError, HostgapError, Stopped, TargetError
+from hostgap.profiling.lockstep import here
 from hostgap.profiling.workload import Workload
 
 Kind = Literal["decoder", "callable", "script"]
@@ -32,6 +34,8 @@ class TargetSpec(msgspec.Struct, frozen=True):
             that it has as written. `temperature` None decodes greedily.
         step_marker: regular expression of the NVTX ranges or record_function blocks that begin a
             script's steps, where it does not call `hostgap.step()`.
+        ranks: processes that run it together, a GPU each. A defect of the decoder may be given to
+            one of them, as NAME@RANK.
     """
 
     target: str = "decoder"
@@ -41,6 +45,7 @@ class TargetSpec(msgspec.Struct, frozen=True):
     defects: tuple[str, ...] | None = None
     temperature: float | None = None
     step_marker: str | None = None
+    ranks: int = 1
 
     @property
     def kind(self) -> Kind:
@@ -63,6 +68,9 @@ def checked(spec: TargetSpec) -> TargetSpec:
             re.compile(spec.step_marker)
         except re.error as error:
             raise ConfigError(f"--step-marker {spec.step_marker!r}: {error}") from error
+    if spec.ranks < 1:
+        raise ConfigError(f"--ranks {spec.ranks}: at least 1")
+    checked_ranks(spec.defects or (), spec.ranks)
     if spec.kind == "script":
         if not Path(spec.target).is_file():
             raise ConfigError(f"{spec.target}: no such script")
@@ -147,9 +155,10 @@ def load_target(spec: TargetSpec) -> Target:
 
 
 def _decoder(spec: TargetSpec) -> Target:
+    from hostgap.decoder.defects import RANK_FAULTS, defects_of, of_rank
     from hostgap.decoder.defects import checked as checked_defects
-    from hostgap.decoder.defects import defects_of
     from hostgap.decoder.model import NAIVE, PRESETS, build_decoder
+    from hostgap.decoder.parallel import shard, shared_out
     from hostgap.decoder.sampling import Sampling
     from hostgap.decoder.workload import decoder_workload
 
@@ -157,20 +166,29 @@ def _decoder(spec: TargetSpec) -> Target:
         raise ConfigError(f"no preset {spec.preset!r}", f"presets: {', '.join(PRESETS)}")
     possible = defects_of(spec.preset)
     wanted = spec.defects
-    checked_defects(set(wanted or ()) - {"all"}, spec.preset)
+    for rank in range(spec.ranks):
+        checked_defects(set(of_rank(wanted or (), rank)) - {"all", *RANK_FAULTS}, spec.preset)
     if wanted is None:
         wanted = tuple(name for name in possible if name in NAIVE)
     elif "all" in wanted:
-        wanted = tuple(possible)
+        wanted = (*possible, *(name for name in wanted if "@" in name))
     built: list[Any] = []  # the first decoder, whose weights the others share
+    rank = here()
+    index, ranks = (rank.index, rank.ranks) if rank is not None else (0, 1)
+    if ranks > 1:
+        shared_out(PRESETS[spec.preset], ranks)
 
     def make(defects: tuple[str, ...]) -> Workload:
         sampling = None if spec.temperature is None else Sampling(temperature=spec.temperature)
         first = built[0] if built else None
-        model = build_decoder(spec.preset, defects=frozenset(defects) & NAIVE, like=first)
+        mine = set(of_rank(defects, index))
+        faults = mine & set(RANK_FAULTS)
+        model = build_decoder(spec.preset, defects=mine & NAIVE, like=first)
         if first is None:
             built.append(model)
-        return decoder_workload(model, spec.batch, defects, sampling=sampling)
+        if ranks > 1:
+            model = shard(model, index, ranks)
+        return decoder_workload(model, spec.batch, mine - faults, sampling=sampling, faults=faults)
 
     return Target(spec, wanted, make)
 

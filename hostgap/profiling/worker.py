@@ -20,6 +20,7 @@ from hostgap import errors
 from hostgap.errors import HostgapError, TargetError
 from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Built, Comparison, Proof, Traced, Variant
+from hostgap.profiling.lockstep import Rank
 from hostgap.profiling.measurement import Estimate
 from hostgap.profiling.target import TargetSpec
 
@@ -39,15 +40,27 @@ class Child:
     Attributes:
         welcome: its environment, and the target's defects.
 
+    Args:
+        spec: what it runs.
+        device: the GPU that it sees; None leaves that to the environment.
+        timeout_s: for each request.
+        rank: which rank of several it is. It is then told so by `greet`, which the others must be
+            at the same time: they meet each other.
+
     Raises:
         ConfigError: no torch, no CUDA device.
         TargetError: the target cannot be imported; the process died or does not answer.
     """
 
     def __init__(
-        self, spec: TargetSpec, *, device: str | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        spec: TargetSpec,
+        *,
+        device: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        rank: Rank | None = None,
     ) -> None:
-        self._spec, self._timeout_s = spec, timeout_s
+        self._spec, self._timeout_s, self._rank = spec, timeout_s, rank
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
         environ = dict(os.environ)
         if device is not None:
@@ -60,8 +73,17 @@ class Child:
             env=environ,
             start_new_session=True,  # so that what it starts can be ended with it
         )
+        if rank is None:
+            self.greet()
+
+    def greet(self) -> None:
+        """Say what to run, and as which rank.
+
+        Raises:
+            ConfigError, TargetError: see the class; the process has ended then.
+        """
         try:
-            self.welcome: r.Welcome = self.ask(r.Hello(spec), r.Welcome)
+            self.welcome: r.Welcome = self.ask(r.Hello(self._spec, self._rank), r.Welcome)
         except BaseException:
             self.close()
             raise
@@ -115,6 +137,10 @@ class Child:
         if reply.failure is not None:
             raise _raised(reply.failure)
         return msgspec.json.decode(reply.result, type=answer)
+
+    def end(self) -> None:
+        """Kill the process, from another thread than the one that waits for its answer."""
+        self._kill()
 
     def _kill(self) -> None:
         """The process and all that it started, which hold the pipes too."""

@@ -73,7 +73,8 @@ class _Found:
 def find_inputs(names: Iterable[str]) -> Inputs:
     """The traces that some names stand for.
 
-    A folder stands for the trace files directly in it, unless it is a run directory; a pattern
+    A folder stands for the trace files and run directories directly in it, unless it is a run
+    directory itself; a pattern
     (`*`, `?`, `[...]`, `**` for folders in folders) for those that match; a URL that ends with /
     for those that its server lists. Links are followed to regular files and each file counts once;
     anything else in a folder (pipes, devices, links to nowhere, results of hostgap's own) is left
@@ -136,7 +137,7 @@ def _local(name: str, found: _Found) -> bool:
         raise TraceError(f"{name}: cannot be looked at: {reason}") from error
     before = len(found.traces)
     for entry in entries:
-        if (entry / MEASUREMENT).is_file() and not path.is_dir():
+        if (entry / MEASUREMENT).is_file():
             _add(entry, found)
         elif is_trace_name(entry.name) and (why := _left_out(entry)) is not None:
             found.notes.append(f"{entry}: left out: {why}")

@@ -1,0 +1,158 @@
+"""How a target that several ranks run together is measured: as one target, by all at once.
+
+Each pass has a process per rank, all of which make the same steps (`hostgap.profiling.lockstep`).
+A pass that fails in one rank fails in all, is named, and leaves the others standing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hostgap.errors import ConfigError, FixFailed, HostgapError, TargetError
+from hostgap.profiling import requests as r
+from hostgap.profiling.bench import Comparison, Variant
+from hostgap.profiling.measurement import Estimate, Inflation, Measurement, Pass, Region, Site
+from hostgap.profiling.protocol import MODES, ProfileOptions, Progress, assembled
+from hostgap.profiling.rank_group import RankGroup, devices_for
+from hostgap.profiling.rundir import rank_name, trace_name
+from hostgap.profiling.target import TargetSpec
+
+
+def checked_ranked(spec: TargetSpec, options: ProfileOptions) -> list[str | None]:
+    """What can be refused before anything runs; else the GPU of each rank.
+
+    Raises:
+        ConfigError: a sweep of batches, or fewer GPUs than ranks.
+    """
+    if options.batches:
+        raise ConfigError("--batch: several are for one rank", "give one with --ranks")
+    return devices_for(spec.ranks, options.device)
+
+
+def profile_ranks(
+    spec: TargetSpec, options: ProfileOptions, folder: Path, progress: Progress
+) -> list[Measurement]:
+    """Measure a target that `spec.ranks` processes run together, each on a GPU of its own.
+
+    Args:
+        spec: what to run.
+        options: how much.
+        folder: an existing folder. Each rank's traces go into one of its own in it, `rank0`, ...
+        progress: told what is being done, in a few words.
+
+    Returns:
+        What was measured of each rank, in order.
+
+    Raises:
+        ConfigError: no torch, fewer GPUs than ranks, options that do not fit the target.
+        TargetError: the target cannot be imported, built or timed.
+    """
+    devices = checked_ranked(spec, options)
+    folders = rank_folders(folder, spec.ranks)
+    run = _Run(spec, options, devices, progress)
+    progress(f"timing {spec.ranks} ranks without a profiler")
+    with run.group() as group:
+        variant, welcomes = Variant(group.welcomes[0].defects), group.welcomes
+        timing = r.Measure(variant, options.warmup, options.steps, options.repeats)
+        measured: list[r.Measured] = group.ask(timing, r.Measured)
+    passes: list[list[Pass]] = [[] for _ in folders]
+    for mode in MODES if options.stacks else MODES[:-1]:
+        paths = [rank / trace_name(mode) for rank in folders]
+        steps: list[Estimate] | None = run.attempt(
+            f"recording them ({mode})",
+            [r.Trace(variant, mode, str(p), options.warmup, options.traced_steps) for p in paths],
+            Estimate,
+        )
+        for path, step, mine in zip(paths, steps or [None] * len(paths), passes, strict=True):
+            if step is None:
+                path.unlink(missing_ok=True)  # what was recorded until it failed
+            else:
+                mine.append(Pass(mode=mode, file=path.name, step=step))
+    sites: list[list[Site]] | None = run.attempt(
+        "finding the lines that wait", r.Sites(variant, options.warmup), list[Site]
+    )
+    inflation: list[list[Inflation]] | None = run.attempt(
+        "calibrating the profiler", r.Calibrate(), list[Inflation]
+    )
+    regions = run.as_one_graph(variant)
+    return [
+        assembled(
+            spec,
+            welcomes[index],
+            measured[index],
+            passes[index],
+            problems=run.problems,
+            regions=regions[index],
+            inflation=inflation[index] if inflation else [],
+            sites=sites[index] if sites else [],
+        )
+        for index in range(spec.ranks)
+    ]
+
+
+def rank_folders(folder: Path, ranks: int) -> list[Path]:
+    """The folders of the ranks in that of their job, made here."""
+    folders = [folder / rank_name(index) for index in range(ranks)]
+    for each in folders:
+        each.mkdir(exist_ok=True)
+    return folders
+
+
+class _Run:
+    """One profile in the making: its groups of processes, and what went wrong in them."""
+
+    def __init__(
+        self,
+        spec: TargetSpec,
+        options: ProfileOptions,
+        devices: Sequence[str | None],
+        progress: Progress,
+    ) -> None:
+        self.problems: list[str] = []
+        self._spec, self._options, self._devices = spec, options, devices
+        self._progress = progress
+        self.group: Callable[[], RankGroup] = lambda: RankGroup(
+            spec, devices, timeout_s=options.timeout_s
+        )
+
+    def attempt(
+        self, doing: str, request: r.Request | Sequence[r.Request], answer: Any
+    ) -> list[Any] | None:
+        """What fresh processes answer; None, and a problem noted, where one of them cannot."""
+        self._progress(doing)
+        try:
+            with self.group() as group:
+                return group.ask(request, answer)
+        except HostgapError as error:
+            self.problems.append(f"{doing}: {error.message}")
+            return None
+
+    def as_one_graph(self, variant: Variant) -> list[list[Region]]:
+        """Per rank, the step timed as one CUDA graph beside itself; none where it cannot be."""
+        if self._spec.kind == "script":
+            return [[] for _ in self._devices]
+        self._progress("trying them as one CUDA graph each")
+        options = self._options
+        graph = msgspec.structs.replace(variant, fixes=("cuda-graph",))
+        request = r.Compare(variant, graph, options.warmup, options.steps, options.repeats)
+        try:
+            with self.group() as group:
+                compared: list[Comparison] = group.ask(request, Comparison)
+        except (FixFailed, TargetError):
+            return [[] for _ in self._devices]  # as of one rank: most steps that wait
+        return [
+            [
+                Region(
+                    file=None,
+                    line=None,
+                    function=None,
+                    graph_ns=each.new.step.median_ns,
+                    eager_ns=each.old.step.median_ns,
+                )
+            ]
+            for each in compared
+        ]

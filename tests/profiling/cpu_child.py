@@ -1,0 +1,48 @@
+"""A child process as if there were a GPU: events by the clock, traces of what the CPU does.
+
+What is tested with it is how processes work together; none of its times mean anything.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+BEGIN = "from tests.profiling.cpu_child import main; main()"
+
+
+class ClockMark:
+    """In place of `hostgap.profiling.events.Mark`."""
+
+    def __init__(self) -> None:
+        self._at = time.perf_counter_ns()
+
+    def happened(self) -> bool:
+        return False
+
+    def until(self, later: ClockMark) -> float:
+        return float(max(later._at - self._at, 1))
+
+
+def main() -> None:
+    """Answer requests, as `hostgap.profiling.child.main`."""
+    torch.set_num_threads(1)
+    from hostgap.profiling import calibrate, child, environment, passes, traced
+    from tests.profiling.build import measurement
+
+    no_wait: Any = lambda *_: None  # noqa: E731
+    torch.cuda.synchronize = no_wait
+    passes.Mark = traced.Mark = ClockMark  # type: ignore[assignment, misc, attr-defined]
+    passes.spin = no_wait
+    profile: Any = traced.profile
+
+    def on_cpu(*, activities: list[ProfilerActivity], **options: Any) -> Any:
+        return profile(activities=[ProfilerActivity.CPU], **options)
+
+    traced.profile = on_cpu  # type: ignore[assignment, misc, attr-defined]
+    environment.environment = lambda: measurement().environment
+    calibrate.calibrate = lambda: measurement().inflation
+    child.main()
