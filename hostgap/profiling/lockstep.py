@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
 
 PATIENCE = timedelta(days=1)  # whoever started the ranks ends them when they are late
 
@@ -38,7 +35,7 @@ class Rank(msgspec.Struct, frozen=True):
 
 
 _rank: Rank | None = None
-_store: dist.Store | None = None
+_store: Any = None  # what all ranks can write to and read, whatever process group there is
 _asked = 0
 
 
@@ -61,8 +58,9 @@ def join(rank: Rank, *, group: bool) -> None:
     """
     global _rank, _store
     import torch
-    import torch.distributed as dist
+    import torch.distributed
 
+    dist: Any = torch.distributed  # which does not export its stores to type checkers
     os.environ |= {
         "RANK": str(rank.index),
         "WORLD_SIZE": str(rank.ranks),
@@ -90,7 +88,7 @@ def join(rank: Rank, *, group: bool) -> None:
 def agreed(figure: float) -> float:
     """The largest of what all ranks say here, the same for each of them; waits for them."""
     global _asked
-    if _rank is None or _store is None:
+    if _rank is None:
         return figure
     _asked += 1
     _store.set(f"{_asked}/{_rank.index}", repr(float(figure)))

@@ -67,11 +67,11 @@ def profile_ranks(
             [r.Trace(variant, mode, str(p), options.warmup, options.traced_steps) for p in paths],
             Estimate,
         )
-        for path, step, mine in zip(paths, steps or [None] * len(paths), passes, strict=True):
-            if step is None:
+        for index, path in enumerate(paths):
+            if steps is None:
                 path.unlink(missing_ok=True)  # what was recorded until it failed
             else:
-                mine.append(Pass(mode=mode, file=path.name, step=step))
+                passes[index].append(Pass(mode=mode, file=path.name, step=steps[index]))
     sites: list[list[Site]] | None = run.attempt(
         "finding the lines that wait", r.Sites(variant, options.warmup), list[Site]
     )

@@ -173,8 +173,8 @@ def _decoder(spec: TargetSpec) -> Target:
     elif "all" in wanted:
         wanted = (*possible, *(name for name in wanted if "@" in name))
     built: list[Any] = []  # the first decoder, whose weights the others share
-    rank = here()
-    index, ranks = (rank.index, rank.ranks) if rank is not None else (0, 1)
+    own = here()
+    index, ranks = (own.index, own.ranks) if own is not None else (0, 1)
     if ranks > 1:
         shared_out(PRESETS[spec.preset], ranks)
 
