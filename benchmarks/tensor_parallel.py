@@ -5,10 +5,10 @@
     python benchmarks/tensor_parallel.py samples OUT DEST        # two redacted pairs of ranks
 
 The suite: {eager, the whole step as one CUDA graph with its collectives} x {even ranks, one rank
-held up by 1 ms of Python a step, one rank with a blocking upload of 8 MiB a step}. The truth is what
-the fault costs without a profiler: the step with and without it, timed in turn, block by block, in
-the same processes. The ranks' steps are recorded in processes of their own, as `hostgap profile
---ranks` does, into one run directory per rank; only that is scored.
+held up by 1 ms of Python a step, one rank with a blocking upload of 8 MiB a step}. The truth is
+what the fault costs without a profiler: the step with and without it, timed in turn, block by
+block, in the same processes. The ranks' steps are recorded in processes of their own, as `hostgap
+profile --ranks` does, into one run directory per rank; only that is scored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import gzip
 import json
 import re
 import statistics
-import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -36,8 +35,13 @@ from hostgap.profiling.measurement import Estimate, Inflation, Pass, Site
 from hostgap.profiling.protocol import assembled
 from hostgap.profiling.rank_group import RankGroup, devices_for
 from hostgap.profiling.ranked import rank_folders
-from hostgap.profiling.rundir import trace_name, write_measurement
+from hostgap.profiling.rundir import read_measurement, trace_name, write_measurement
+from hostgap.profiling.statistics import estimate
 from hostgap.profiling.target import TargetSpec
+from hostgap.trace.redact import redact
+
+if TYPE_CHECKING:
+    from hostgap.ranks.model import DiagnosisSet
 
 # Rotary embedding as it is written: compiling it would take longer than all that is measured.
 BASE = ("rope_unfused",)
@@ -46,6 +50,11 @@ MODES = ("eager", "graph")
 STRAGGLER = 1
 WARMUP, STEPS, REPEATS = 10, 20, 15
 TRACED = 8
+# What may be said of a fault's cause: a blocking copy holds its host in the call, which waits for
+# the GPU's copy.
+CAUSES = {"host_work": ("python",), "table_upload": ("copy_call", "sync", "copies")}
+_STEP = re.compile(r"ProfilerStep#\d+")
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_sync", "gpu_user_annotation")
 TIMEOUT_S = 150.0  # of one request: a rank that hangs must not take all the time there is
 
 
@@ -231,6 +240,244 @@ def _write_runs(
                 sites=case.sites[index] if case.sites else [],
             )
             write_measurement(each, measurement)
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False, exists=True))
+def score(out: Path) -> None:
+    """What is said of each recorded case beside what is known of it; OUT/score.json."""
+    from hostgap.ranks.diagnose import diagnose_set
+    from hostgap.ranks.engines import Local
+
+    recorded = json.loads((out / "truth.json").read_text(encoding="utf-8"))
+    rows = []
+    for case in cases(MODES):
+        folder = out / case.name
+        if not (folder / "rank0" / "measurement.json").is_file():
+            continue
+        try:
+            found = diagnose_set([str(folder)], engine=Local(1))
+        except HostgapError as error:
+            print(f"{case.name}: {error.message}")
+            continue
+        rows.append(_scored(case, found, recorded["truth"].get(case.name)))
+    even = {row["mode"]: row["wait_cost_us"] for row in rows if row["fault"] is None}
+    for row in rows:
+        cost, usual, loss = row["wait_cost_us"], even.get(row["mode"]), row["loss_us"]
+        if cost is not None and usual is not None and row["fault"] is not None:
+            row["beyond_even_us"] = cost - usual
+            row["off"] = (cost - usual) / loss - 1 if loss else None
+    _write(out / "score.json", {"ranks": recorded["ranks"], "rows": rows})
+    print(_table(rows))
+    for row in rows:
+        print(f"{row['case']}: {row['said'] or 'no straggler'}")
+    right = sum(row["right"] for row in rows)
+    print(f"\n{right} of {len(rows)} right")
+
+
+def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """One case: what was measured without a profiler, what hostgap says, whether that is right.
+
+    Args:
+        case: what was done.
+        found: of its ranks.
+        truth: per rank, the step with even ranks and this one timed in turn.
+    """
+    late, summary = found.summary.straggler, found.summary
+    named = late if late is not None and late.clear else None
+    function = named.site.function if named is not None and named.site is not None else None
+    right = named is None
+    if case.fault is not None:
+        right = named is not None and named.rank == STRAGGLER
+        right = right and named.cause in CAUSES[case.fault] and function == case.fault
+    waits = [
+        one.figures.rank_wait_ns / max(1, len(one.diagnosis.steps.durations_ns)) / 1e3
+        for one in found.ranks
+        if one.figures is not None
+        and one.figures.rank_wait_ns is not None
+        and one.diagnosis is not None
+    ]
+    devices = [one.diagnosis.devices[0] for one in found.ranks if one.diagnosis is not None]
+    return {
+        "case": case.name,
+        "mode": case.mode,
+        "fault": case.fault,
+        **_loss(truth),
+        "traced_step_us": [
+            one.figures.step_ns / 1e3
+            for one in found.ranks
+            if one.figures is not None and one.figures.step_ns is not None
+        ],
+        "straggler": None if late is None else msgspec.to_builtins(late),
+        "said": None if named is None else f"{named.label}: {named.cause} at {function}",
+        "right": right,
+        "not_compared": summary.not_compared,
+        "rank_wait_us": waits,
+        "wait_cost_us": None if summary.wait_cost_ns is None else summary.wait_cost_ns / 1e3,
+        "utilization": [device.kernel_utilization for device in devices],
+        "without_collectives": [device.utilization_without_collectives for device in devices],
+    }
+
+
+def _loss(truth: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """What the fault costs a step, us: the median over pairs of blocks of all ranks, and its
+    interval; ranks end a block together, so each sees the same."""
+    if not truth:
+        return {
+            "even_us": None,
+            "step_us": None,
+            "loss_us": None,
+            "loss_low_us": None,
+            "loss_high_us": None,
+        }
+    pairs = [
+        (new - old) / 1e3
+        for one in truth
+        for old, new in zip(one["old"]["blocks_ns"], one["new"]["blocks_ns"], strict=True)
+    ]
+    middle = estimate(pairs)
+    return {
+        "even_us": statistics.median(one["old"]["step"]["median_ns"] for one in truth) / 1e3,
+        "step_us": statistics.median(one["new"]["step"]["median_ns"] for one in truth) / 1e3,
+        "loss_us": middle.median_ns,
+        "loss_low_us": middle.low_ns,
+        "loss_high_us": middle.high_ns,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """The score as markdown."""
+    lines = [
+        "| case | step, even us | loss us (95 %) | named | right | rank-wait us | costs us "
+        "| beyond even | off | utilization | without collectives |",
+        "|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        loss = "-"
+        if row["loss_us"] is not None:
+            loss = (
+                f"{row['loss_us']:,.0f} ({row['loss_low_us']:,.0f} to {row['loss_high_us']:,.0f})"
+            )
+        cells = (
+            row["case"],
+            _number(row["even_us"]),
+            loss,
+            row["said"] or "none",
+            "yes" if row["right"] else "NO",
+            " / ".join(_number(ns) for ns in row["rank_wait_us"]),
+            _number(row["wait_cost_us"]),
+            _number(row.get("beyond_even_us")),
+            "-" if row.get("off") is None else f"{row['off']:+.1%}",
+            " / ".join(_percent(share) for share in row["utilization"]),
+            " / ".join(_percent(share) for share in row["without_collectives"]),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.argument("dest", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--pairs",
+    default="graph-host_work,eager-table_upload",
+    show_default=True,
+    help="Cases to take, the ranks of each.",
+)
+@click.option("--steps", default=4, show_default=True, help="Steps kept, the first ones.")
+def samples(out: Path, dest: Path, pairs: str, steps: int) -> None:
+    """Redact and trim the ranks of some cases into DEST, and add them to DEST/samples.json."""
+    dest.mkdir(parents=True, exist_ok=True)
+    listed = dest / "samples.json"
+    entries = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
+    for name in pairs.split(","):
+        for folder in sorted((out / name).glob("rank*")):
+            entry = _sample(name, folder, dest, steps)
+            entries = [each for each in entries if each["name"] != entry["name"]] + [entry]
+    _write(listed, entries)
+
+
+def _sample(case: str, folder: Path, dest: Path, steps: int) -> dict[str, Any]:
+    """One rank as a sample: the recording with stacks, of which the first steps are kept."""
+    measurement = read_measurement(folder)
+    name = f"tp_{case.replace('-', '_')}_{folder.name}"
+    path = dest / f"{name}.json.gz"
+    with tempfile.TemporaryDirectory() as scratch:
+        short = Path(scratch) / "short.json"
+        document = json.loads(gzip.decompress((folder / trace_name("stacks")).read_bytes()))
+        short.write_text(json.dumps(trimmed(document, steps)), encoding="utf-8")
+        clean = Path(scratch) / "clean.json"
+        redact(short, clean)
+        path.write_bytes(gzip.compress(clean.read_bytes(), 9, mtime=0))
+    print(f"Wrote {path} ({path.stat().st_size:,} bytes)")
+    here, step = measurement.environment, measurement.timing.step
+    traced = next(one.step for one in measurement.passes if one.mode == "stacks")
+    fault = case.partition("-")[2]
+    what = {
+        "even": "a step shared out between ranks, even",
+        "host_work": "the same with 1 ms of Python a step in rank 1",
+        "table_upload": "the same with a blocking upload a step in rank 1",
+    }[fault]
+    return {
+        "name": name,
+        "file": path.name,
+        "what": f"{folder.name.replace('rank', 'Rank ')} of a pair: {what}.",
+        "command": "python benchmarks/tensor_parallel.py record, then samples",
+        "gpu": here.gpu,
+        "torch": here.torch,
+        "cuda": here.cuda,
+        "driver": here.driver,
+        "steps": steps,
+        "traced_step_ms": round(traced.median_ns / 1e6, 4),
+        "unprofiled_step_ms": round(step.median_ns / 1e6, 4),
+        "unprofiled_range_ms": [round(step.low_ns / 1e6, 4), round(step.high_ns / 1e6, 4)],
+    }
+
+
+def trimmed(document: dict[str, Any], steps: int) -> dict[str, Any]:
+    """A Kineto trace of which only the first steps are left: their calls, and all that these
+    launched. What has no duration (names, flow arrows) stays where it belongs to them."""
+    events = document["traceEvents"]
+    begins = sorted(
+        float(event["ts"])
+        for event in events
+        if event.get("cat") == "user_annotation" and _STEP.fullmatch(event.get("name", ""))
+    )
+    if len(begins) <= steps:
+        return document
+    until = begins[steps]
+    calls = ("cuda_runtime", "cuda_driver")
+    launched = {
+        event["args"]["correlation"]
+        for event in events
+        if event.get("cat") in calls and float(event["ts"]) < until
+    }
+
+    def stays(event: dict[str, Any]) -> bool:
+        correlation = event.get("args", {}).get("correlation")
+        if event.get("cat") in _ON_GPU and correlation is not None:
+            return correlation in launched
+        if event.get("cat") == "ac2g":
+            return event.get("id") in launched
+        # an enclosing frame began before and is cut off where the steps end
+        return event.get("ph") == "M" or float(event.get("ts", 0)) < until
+
+    kept = []
+    for event in filter(stays, events):
+        if event.get("ph") == "X" and event.get("cat") not in _ON_GPU:
+            left = until - float(event["ts"])
+            if float(event.get("dur", 0)) > left:
+                event = {**event, "dur": round(left, 3)}
+        kept.append(event)
+    return {**document, "traceEvents": kept}
 
 
 def _write(path: Path, value: object) -> None:

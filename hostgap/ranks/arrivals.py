@@ -15,7 +15,7 @@ from hostgap.analysis.parts import sum_by
 from hostgap.analysis.timeline import collectives
 from hostgap.trace.model import Bool, Int8, Int32, Int64
 
-MOST = 50_000  # collectives that are compared, the first ones: 2 MB a rank
+MOST = 50_000  # collectives that are compared, the first ones: 3 MB a rank
 
 # The GPU's own gaps, and those of which nothing is known: in none of them the host was late.
 NOT_HOST = (
@@ -34,6 +34,8 @@ class Arrivals:
 
     Attributes:
         keys: what can be told of a collective: its kernel and the ranks of its process group.
+        device: code of the device that runs them.
+        row: rows of gpu_ops.
         key: n codes in `keys`.
         start, end: of the kernel, ns.
         counted: whether it lies in the window.
@@ -45,6 +47,8 @@ class Arrivals:
     """
 
     keys: tuple[tuple[str, str], ...]
+    device: int
+    row: Int64
     key: Int32
     start: Int64
     end: Int64
@@ -85,6 +89,8 @@ def arrivals_of(analysis: Analysis) -> Arrivals | None:
     keys = {pair: code for code, pair in enumerate(dict.fromkeys(pairs))}
     return Arrivals(
         keys=tuple(keys),
+        device=device,
+        row=rows.astype(np.int64),
         key=np.array([keys[pair] for pair in pairs], np.int32),
         start=start,
         end=end,

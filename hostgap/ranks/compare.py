@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,23 +13,30 @@ from hostgap.diagnosis.ranks import RANK_SAMPLES
 from hostgap.output.summary import main_device
 from hostgap.ranks.align import Team, teams
 from hostgap.ranks.arrivals import Arrivals
+from hostgap.ranks.job import WaitCost
 from hostgap.ranks.model import CollectiveSummary, RankDiagnosis, Straggler
+from hostgap.ranks.work import GPU_WORK, Excess, Work, excess
 from hostgap.trace.model import Int64
 
 CLEAR_SHARE = 0.6  # of the waits that one rank must cause to be the straggler
 CLEAR_WAIT = 0.01  # share of the window that those waits must take
-GPU_WORK = "gpu-work"
+CLEAR_COST = 0.02  # share of the step that the waits must cost, or that it does more of something
 
 
 @dataclass(slots=True)
 class Waiting:
-    """What one rank waits, and has others wait; ns over the collectives in its window."""
+    """What one rank waits, and has others wait; ns over the collectives in its window.
+
+    `rows` are those of gpu_ops of all its collectives, and `waits` what it waits in each.
+    """
 
     wait_ns: int = 0
     exposed_ns: int = 0
     caused_ns: int = 0
     last: int = 0
     compared: int = 0
+    rows: list[Int64] = field(default_factory=list)
+    waits: list[Int64] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -101,6 +108,8 @@ def _add_team(
         counted = mine.counted[rows]
         is_last = (last == at) & counted & (delay > 0)
         one = waiting.setdefault(rank, Waiting())
+        one.rows.append(mine.row[rows])
+        one.waits.append(waits[at])
         one.wait_ns += int(waits[at][counted].sum())
         beside = np.maximum(waits[at] - mine.covered_ns[rows], 0)
         one.exposed_ns += int(beside[counted].sum())
@@ -125,7 +134,11 @@ def _add_team(
 
 
 def straggler(
-    comparison: Comparison, ranks: Mapping[int, RankDiagnosis], windows: Sequence[int]
+    comparison: Comparison,
+    ranks: Mapping[int, RankDiagnosis],
+    windows: Sequence[int],
+    works: Mapping[int, Work],
+    cost: WaitCost | None,
 ) -> Straggler | None:
     """The rank that causes most of the waits; None where none is waited for.
 
@@ -133,6 +146,8 @@ def straggler(
         comparison: of the ranks.
         ranks: index of a rank -> its diagnosis.
         windows: of the ranks, ns.
+        works: index of a rank -> what it does in its window.
+        cost: of the waits, to the rank that waits most; None where that is not known.
     """
     caused = {index: one.caused_ns for index, one in comparison.waiting.items()}
     total = sum(caused.values())
@@ -142,14 +157,16 @@ def straggler(
     one, late, who = comparison.waiting[worst], comparison.late[worst], ranks[worst]
     share = caused[worst] / total
     work = late.excess_ns - late.idle_ns
-    cause = GPU_WORK
-    assert late.by_cause is not None
-    if late.idle_ns >= work and late.by_cause.any():
-        cause = Cause(int(late.by_cause.argmax())).label
+    others = [works[index] for index in comparison.waiting if index != worst and index in works]
+    more = excess(works[worst], others) if worst in works and others else None
+    if more is None:
+        cause = _idle_cause(late, work)
+        more = Excess(cause, _site(who, cause), 0.0)
     clear = (
         share >= CLEAR_SHARE
         and one.last >= RANK_SAMPLES
         and caused[worst] >= CLEAR_WAIT * float(np.median(windows))
+        and _matters(more, cost, who)
     )
     return Straggler(
         rank=who.rank,
@@ -162,9 +179,30 @@ def straggler(
         excess_ns=late.excess_ns,
         idle_excess_ns=late.idle_ns,
         work_excess_ns=work,
-        cause=cause,
-        site=_site(who, cause),
+        cause=more.what,
+        cause_excess_ns=round(more.ns),
+        site=more.site,
     )
+
+
+def _matters(more: Excess, cost: WaitCost | None, who: RankDiagnosis) -> bool:
+    """Whether a straggler's lateness costs its job more than chance would; yes if nobody knows.
+
+    Ranks with equally slow hosts may wait for one another all the time, and lose nothing by it.
+    """
+    shares = [cost.ns / cost.step_ns] if cost is not None and cost.step_ns else []
+    step_ns = who.figures.step_ns if who.figures is not None else None
+    if more.ns > 0 and step_ns:
+        shares.append(more.ns / step_ns)
+    return not shares or max(shares) >= CLEAR_COST
+
+
+def _idle_cause(late: _Late, work_ns: int) -> str:
+    """What holds a rank up by its idle time alone, where nothing is known of what its host does."""
+    assert late.by_cause is not None
+    if late.idle_ns >= work_ns and late.by_cause.any():
+        return Cause(int(late.by_cause.argmax())).label
+    return GPU_WORK
 
 
 def _site(who: RankDiagnosis, cause: str) -> Site | None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
+
+import numpy as np
 
 import hostgap
 from hostgap.analysis.examine import Options
 from hostgap.diagnosis.judge import Judging
 from hostgap.diagnosis.model import Tool
 from hostgap.errors import TraceError
-from hostgap.ranks.compare import compare
+from hostgap.ranks.compare import Comparison, compare
 from hostgap.ranks.engines import Engine, Local
 from hostgap.ranks.inputs import Inputs, find_inputs
-from hostgap.ranks.job import Job, Outcome
+from hostgap.ranks.job import Job, Outcome, WaitCost
 from hostgap.ranks.model import SCHEMA, DiagnosisSet, RankDiagnosis
 from hostgap.ranks.names import resolved
 from hostgap.ranks.summary import figures, summarize
 
 _FRONTEND = "HG914"
+LARGEST_REPLAYED = 256 << 20  # bytes of a trace that is read again to see what its waits cost
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -55,7 +58,8 @@ def diagnose_set(
     ]
     outcomes: dict[int, Outcome] = {}
     others: list[int] = []
-    for outcome in (engine or Local()).outcomes(jobs):
+    engine = engine or Local()
+    for outcome in engine.outcomes(jobs):
         one = traces[outcome.index]
         if progress is not None:
             progress(one.size, outcome)
@@ -83,10 +87,16 @@ def diagnose_set(
             raise RuntimeError(first.error)
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise TraceError(f"{first.error}{more}", first.hint)
-    return _set(inputs, outcomes, set(others))
+    return _set(inputs, outcomes, set(others), {job.index: job for job in jobs}, engine)
 
 
-def _set(inputs: Inputs, outcomes: dict[int, Outcome], others: set[int]) -> DiagnosisSet:
+def _set(
+    inputs: Inputs,
+    outcomes: dict[int, Outcome],
+    others: set[int],
+    jobs: Mapping[int, Job],
+    engine: Engine,
+) -> DiagnosisSet:
     """Everything from the outcomes of the jobs, but for inputs that are no trace."""
     traces = inputs.traces
     roles = {index: _role(inputs, index, outcomes.get(index)) for index in range(len(traces))}
@@ -130,8 +140,29 @@ def _set(inputs: Inputs, outcomes: dict[int, Outcome], others: set[int]) -> Diag
         schema=SCHEMA,
         tool=Tool(name="hostgap", version=hostgap.__version__),
         ranks=sorted(ranks.values(), key=_order),
-        summary=summarize(ranks, comparison, why, inputs.notes),
+        summary=summarize(
+            ranks,
+            comparison,
+            why,
+            inputs.notes,
+            {at: one.work for at, one in outcomes.items() if one.work is not None},
+            _cost(comparison, jobs, engine) if comparison is not None else None,
+        ),
     )
+
+
+def _cost(comparison: Comparison, jobs: Mapping[int, Job], engine: Engine) -> WaitCost | None:
+    """What the waits cost the rank that waits most, whose trace is read again for that.
+
+    One is enough: ranks that wait for one another have steps of one length.
+    """
+    waiting = comparison.waiting
+    most = max(waiting, key=lambda index: (waiting[index].exposed_ns, -index))
+    one = waiting[most]
+    if one.exposed_ns == 0 or jobs[most].size > LARGEST_REPLAYED:
+        return None
+    waits = np.concatenate(one.rows), np.concatenate(one.waits)
+    return next(iter(engine.outcomes([replace(jobs[most], waits=waits)]))).cost
 
 
 def _role(inputs: Inputs, index: int, outcome: Outcome | None) -> Literal["worker", "frontend"]:

@@ -81,9 +81,10 @@ class Straggler(_Base, frozen=True):
 
     `share` is its part of all waits that some rank caused. Before the collectives it is last at, it
     takes `excess_ns` longer than the others in the middle: `idle_excess_ns` of that its GPU idles
-    as its host is late, mostly for `cause`, and `work_excess_ns` its GPU works or has its orders in
-    hand. `cause` is "gpu-work" where that is more. `site` is where its GPU idles most for the
-    cause. `clear` says whether it causes most of the waits, often enough to be no chance.
+    as its host is late, and `work_excess_ns` its GPU works or has its orders in hand. `cause` is
+    what it does more of than the others, by `cause_excess_ns` a step, mostly at `site`: what its
+    host does, or "copies" or "gpu-work" of its GPU. `clear` says whether it causes most of the
+    waits, often enough to be no chance, and at some cost.
     """
 
     rank: int | None
@@ -97,6 +98,7 @@ class Straggler(_Base, frozen=True):
     idle_excess_ns: int
     work_excess_ns: int
     cause: str
+    cause_excess_ns: int
     site: Site | None
 
 
@@ -143,6 +145,9 @@ class SetSummary(_Base, frozen=True):
 
     `idle_share`, `host_late_share` and `rank_wait_share` are of the sum of the ranks' windows.
     `not_compared` says why collectives were not held against each other, null where they were.
+    `wait_cost_ns` is what a step of the rank that waits most would be shorter by without its waits,
+    replayed, and `wait_cost_share` that of its step: null where a replay cannot say. The sum of the
+    waits is more wherever that rank would idle instead.
     `batches` is over the decode steps of all traces. `notes` has a line per file left out.
     """
 
@@ -156,6 +161,8 @@ class SetSummary(_Base, frozen=True):
     host_late_share: float | None
     rank_wait_share: float | None
     exposed_wait_share: float | None
+    wait_cost_ns: int | None
+    wait_cost_share: float | None
     compared: int
     collectives: list[CollectiveSummary]
     not_compared: str | None

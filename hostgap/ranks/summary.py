@@ -15,6 +15,7 @@ from hostgap.diagnosis.registry import load_rules
 from hostgap.output.summary import main_device, per_step
 from hostgap.ranks.arrivals import NOT_HOST, Arrivals
 from hostgap.ranks.compare import Comparison, Waiting, straggler
+from hostgap.ranks.job import WaitCost
 from hostgap.ranks.model import (
     MergedFinding,
     RankDiagnosis,
@@ -23,6 +24,7 @@ from hostgap.ranks.model import (
     Spread,
     Straggler,
 )
+from hostgap.ranks.work import Work
 
 FEWEST = 4  # ranks among which one can be an outlier
 FAR = 3.5  # usual deviations
@@ -60,6 +62,8 @@ def summarize(
     comparison: Comparison | None,
     not_compared: str | None,
     notes: Sequence[str],
+    works: Mapping[int, Work],
+    cost: WaitCost | None = None,
 ) -> SetSummary:
     """Everything that is said of all ranks together.
 
@@ -68,6 +72,8 @@ def summarize(
         comparison: of their collectives, None where they were not held against each other.
         not_compared: why not.
         notes: files that were left out.
+        works: index of a trace -> what its rank does.
+        cost: of the waits, where it is known.
     """
     workers = [one for one in ranks.values() if one.role == "worker"]
     measured = [(one, one.figures) for one in workers if one.figures is not None]
@@ -79,7 +85,7 @@ def summarize(
         return sum(part or 0 for part in parts) / window if window else None
 
     found = [one.diagnosis for one in workers if one.diagnosis is not None]
-    late = straggler(comparison, ranks, windows) if comparison and windows else None
+    late = straggler(comparison, ranks, windows, works, cost) if comparison and windows else None
     return SetSummary(
         traces=len(ranks),
         ranks=len(workers),
@@ -91,6 +97,8 @@ def summarize(
         host_late_share=share(f.host_late_ns for _, f in measured),
         rank_wait_share=share(f.rank_wait_ns for f in waited) if waited else None,
         exposed_wait_share=share(f.exposed_wait_ns for f in waited) if waited else None,
+        wait_cost_ns=cost.ns if cost else None,
+        wait_cost_share=cost.ns / cost.step_ns if cost and cost.step_ns else None,
         compared=len(waited),
         collectives=comparison.collectives if comparison else [],
         not_compared=not_compared,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hostgap.output.printable import printable
 from hostgap.output.summary import duration, percent, place
-from hostgap.ranks.compare import GPU_WORK
-from hostgap.ranks.model import DiagnosisSet, MergedFinding, RankDiagnosis, Spread
+from hostgap.ranks.model import DiagnosisSet, MergedFinding, RankDiagnosis, Spread, Straggler
+from hostgap.ranks.work import COPIES, GPU_WORK
 
 WORST = 8  # ranks shown
 _NAMED = 4  # labels that are written out
@@ -69,18 +69,29 @@ def straggler_lines(found: DiagnosisSet) -> list[str]:
         f"The others wait for {label}: last at {late.last:,} of {late.collectives:,} collectives, "
         f"{duration(late.caused_wait_ns)} in all, {percent(late.share, 1)} of what any rank causes."
     ]
-    if late.cause == GPU_WORK:
+    lines.append(_cause_line(late))
+    cost, share = found.summary.wait_cost_ns, found.summary.wait_cost_share
+    if cost and share is not None:
         lines.append(
+            f"Without these waits a step would be {duration(cost)} shorter, {percent(share, 1)}."
+        )
+    return lines
+
+
+def _cause_line(late: Straggler) -> str:
+    """What the straggler does more of than the others."""
+    if late.cause == GPU_WORK:
+        return (
             f"Its GPU works longer than the others' before those: {duration(late.work_excess_ns)} "
             "in all. Uneven work, or a slower GPU."
         )
-    else:
-        where = place(late.site)
-        lines.append(
-            f"Before those its host is late by {duration(late.idle_excess_ns)} more than the "
-            f"others', mostly {late.cause}" + (f", at {where}" if where else "") + "."
-        )
-    return lines
+    where = place(late.site)
+    at = f", at {where}" if where else ""
+    if late.cause == COPIES:
+        return f"Its GPU copies for {duration(late.cause_excess_ns)} a step longer{at}."
+    text = f"Before those its host is late by {duration(late.idle_excess_ns)} more than the others'"
+    longer = f" ({duration(late.cause_excess_ns)} a step more)" if late.cause_excess_ns > 0 else ""
+    return f"{text}, mostly {late.cause}{at}{longer}."
 
 
 def counts_line(found: DiagnosisSet) -> str:

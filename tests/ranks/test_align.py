@@ -21,6 +21,8 @@ def arrivals(events: list[tuple[int, int, int]], shift: int) -> Arrivals:
     n = len(events)
     return Arrivals(
         keys=(("a", ""), ("b", "[0, 1]"), ("c", "")),
+        device=0,
+        row=np.arange(n),
         key=np.array([event[2] for event in events], np.int32),
         start=start,
         end=start + np.array([event[1] for event in events], np.int64),
