@@ -297,7 +297,8 @@ def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None)
         and one.figures.rank_wait_ns is not None
         and one.diagnosis is not None
     ]
-    devices = [one.diagnosis.devices[0] for one in found.ranks if one.diagnosis is not None]
+    shown = [one.diagnosis for one in found.ranks if one.diagnosis is not None]
+    devices = [one.devices[0] for one in shown if one.devices]
     return {
         "case": case.name,
         "mode": case.mode,
