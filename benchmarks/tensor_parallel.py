@@ -48,8 +48,8 @@ BASE = ("rope_unfused",)
 FAULTS = ("host_work", "table_upload")
 MODES = ("eager", "graph")
 STRAGGLER = 1
-WARMUP, STEPS, REPEATS = 10, 20, 15
-TRACED = 8
+WARMUP, STEPS, REPEATS = 10, 20, 25
+TRACED = 16
 # What may be said of a fault's cause: a blocking copy holds its host in the call, which waits for
 # the GPU's copy.
 CAUSES = {"host_work": ("python",), "table_upload": ("copy_call", "sync", "copies")}
@@ -142,7 +142,7 @@ def main() -> None:
 @main.command()
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--ranks", type=click.IntRange(2), default=2, show_default=True)
-@click.option("--preset", default="small", show_default=True)
+@click.option("--preset", default="shallow", show_default=True)
 @click.option("--device", help="GPUs, as CUDA_VISIBLE_DEVICES takes them.")
 @click.option("--only", type=click.Choice(MODES), help="Leave the other way of launching out.")
 @click.option("--steps", default=STEPS, show_default=True, help="Of a timed block.")

@@ -48,6 +48,7 @@ def settle(warmup: int) -> Pass[float]:
     started = time.perf_counter()
     done, before = 0, float("inf")
     while True:
+        line_up()  # or a block would be longer by how much later the others begin theirs
         torch.cuda.synchronize()
         begin = time.perf_counter()
         yield from range(SETTLE_BLOCK, 0, -1)

@@ -28,6 +28,8 @@ from hostgap.trace.lookalikes import OtherDocument
 from hostgap.trace.model import Int64
 from hostgap.trace.remote import is_url
 
+COST_EVENTS = 20_000  # calls and ops replayed: of waits that vary from step to step, many steps
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -157,7 +159,7 @@ def _wait_cost(analysis: Analysis, rows: Int64, waits: Int64) -> WaitCost | None
     if len(rows) == 0 or not stepped or not analysis.clock.reconciled:
         return None
     gpu = analysis.trace.gpu_ops
-    replay = Replay(analysis, int(gpu.device[rows[0]]))
+    replay = Replay(analysis, int(gpu.device[rows[0]]), COST_EVENTS)
     left = (gpu.end - gpu.start)[rows] - waits
     gains = replay.gains(Edit(length=dict(zip(rows.tolist(), left.tolist(), strict=True))))
     length = np.diff(steps.boundaries[replay.steps.start : replay.steps.stop + 1])
