@@ -80,7 +80,7 @@ PRESETS: dict[str, DecoderConfig] = {
     "tiny": _TINY,
     "tiny-gelu": replace(_TINY, gelu=True),
     "small": _SMALL,
-    # As "small", but a fault of a millisecond a step stands out of the noise of an eager one's host.
+    # As "small", but short: a fault of a millisecond stands out of the noise of an eager step.
     "shallow": replace(_SMALL, n_layers=4),
     "gelu": replace(_SMALL, gelu=True),
     # The shape of Qwen3-8B: 16 GB of bfloat16 weights are read for every token.

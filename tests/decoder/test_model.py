@@ -257,7 +257,7 @@ def test_the_room_that_is_stated_is_there(model: Decoder) -> None:
     ("preset", "hint"),
     [
         ("smal", "Did you mean 'small'?"),
-        ("huge", "Presets: tiny, tiny-gelu, small, gelu, 8b."),
+        ("huge", "Presets: tiny, tiny-gelu, small, shallow, gelu, 8b."),
     ],
 )
 def test_an_unknown_preset_is_named_with_those_there_are(preset: str, hint: str) -> None:
