@@ -53,6 +53,7 @@ TRACED = 16
 # What may be said of a fault's cause: a blocking copy holds its host in the call, which waits for
 # the GPU's copy.
 CAUSES = {"host_work": ("python",), "table_upload": ("copy_call", "sync", "copies")}
+PLACES = {fault: fault for fault in FAULTS}  # the function that a fault is in
 _STEP = re.compile(r"ProfilerStep#\d+")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_sync", "gpu_user_annotation")
 TIMEOUT_S = 150.0  # of one request: a rank that hangs must not take all the time there is
@@ -261,7 +262,11 @@ def score(out: Path) -> None:
             print(f"{case.name}: {error.message}")
             continue
         rows.append(_scored(case, found, recorded["truth"].get(case.name)))
-    even = {row["mode"]: row["wait_cost_us"] for row in rows if row["fault"] is None}
+    even = {
+        row["mode"]: row["wait_cost_us"] or 0.0  # even ranks may not wait at all
+        for row in rows
+        if row["fault"] is None and row["not_compared"] is None
+    }
     for row in rows:
         cost, usual, loss = row["wait_cost_us"], even.get(row["mode"]), row["loss_us"]
         if cost is not None and usual is not None and row["fault"] is not None:
@@ -289,7 +294,7 @@ def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None)
     right = named is None
     if case.fault is not None:
         right = named is not None and named.rank == STRAGGLER
-        right = right and named.cause in CAUSES[case.fault] and function == case.fault
+        right = right and named.cause in CAUSES[case.fault] and function == PLACES[case.fault]
     waits = [
         one.figures.rank_wait_ns / max(1, len(one.diagnosis.steps.durations_ns)) / 1e3
         for one in found.ranks

@@ -60,12 +60,15 @@ def calibration_of(measurement: Measurement) -> Calibration:
         for row in measurement.inflation
         if row.what == "eager launch" and row.unprofiled_ns > 0 and row.cpu_cuda_ns
     ]
+    # Of ranks the GPU time of graphs was measured with all of them lined up. In the loop a replay
+    # is longer by what it waits in it for others, of which the trace knows more.
+    alone = measurement.options.get("ranks", 1) == 1
     return Calibration(
         step_ns=step.median_ns,
         low_ns=step.low_ns,
         high_ns=step.high_ns,
         graph_call_ns=tuple(graph.call_ns for graph in graphs),
-        graph_span_ns=tuple(graph.span_ns for graph in graphs),
+        graph_span_ns=tuple(graph.span_ns for graph in graphs) if alone else (),
         gc_ns=None if measurement.host is None else measurement.host.gc_ns,
         **({"launch_ratio": ratios[0]} if ratios else {}),
     )
