@@ -62,7 +62,8 @@ def _graph(x: torch.Tensor, nodes: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     x.add_(1)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
+    # thread_local: a rank has a thread that watches its collectives
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(nodes):
             x.add_(1)
     return graph

@@ -28,7 +28,7 @@ GPU_WORK = "gpu-work"
 # what is done at one place can be told to be the straggler's own.
 WAITING = (Cause.SYNC, Cause.COPY_CALL, Cause.FREE, Cause.HOST_ALLOC, Cause.ALLOC)
 MOST_PLACES = 2_000
-STAGED = 0.5  # of the GPU's time in copies that the host spends in copy calls: it stages them
+PLACED = 0.5  # of the most that it does more of in all, for what it does at one place to be it
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +152,28 @@ def excess(mine: Work, others: Sequence[Work]) -> Excess | None:
         rest = [ns / other.steps for ns, other in zip(theirs, others, strict=True)]
         return own / mine.steps - float(np.median(rest))
 
-    found = [Excess(GPU_WORK, None, more(mine.kernel_ns, [one.kernel_ns for one in others]))]
+    totals = [Excess(GPU_WORK, None, more(mine.kernel_ns, [one.kernel_ns for one in others]))]
+    places: list[Excess] = []
     copied = _by_place(mine.copies, [one.copies for one in others], mine, others)
     if copied:
         total = more(mine.copies, [sum(one.copies.values()) for one in others])
-        found.append(Excess(COPIES, max(copied, key=lambda each: copied[each]), total))
+        totals.append(Excess(COPIES, max(copied, key=lambda each: copied[each]), total))
     for cause in sorted({cause for cause, _ in mine.host}):
         own = _of_cause(mine, cause)
         theirs = [_of_cause(one, cause) for one in others]
         by_place = _by_place(own, theirs, mine, others)
         site = max(by_place, key=lambda each: by_place[each])
-        waits = cause in WAITING
-        ns = by_place[site] if waits else more(own, [sum(one.values()) for one in theirs])
-        found.append(Excess(cause.label, site, ns))
-    best = max(found, key=lambda each: each.ns)
-    if best.what == COPIES:
-        # a copy of pageable memory holds its host as well, who is at a place
-        staged = [each for each in found if each.what == Cause.COPY_CALL.label]
-        best = next((each for each in staged if each.ns >= STAGED * best.ns), best)
+        if site is not None:
+            places.append(Excess(cause.label, site, by_place[site]))
+        if cause not in WAITING:
+            total = more(own, [sum(one.values()) for one in theirs])
+            totals.append(Excess(cause.label, site, total))
+    best = max(totals, key=lambda each: each.ns)
+    if best.what != GPU_WORK and places:
+        # A host that is slower altogether is so everywhere. What is done at one place explains more
+        # than the noise of all others; a copy of pageable memory holds its host at one as well.
+        placed = max(places, key=lambda each: each.ns)
+        best = placed if placed.ns >= PLACED * best.ns else best
     return best if best.ns > 0 else None
 
 
