@@ -19,6 +19,7 @@ import re
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,6 @@ from hostgap.profiling.ranked import rank_folders
 from hostgap.profiling.rundir import read_measurement, trace_name, write_measurement
 from hostgap.profiling.statistics import estimate
 from hostgap.profiling.target import TargetSpec
-from hostgap.trace.redact import redact
 
 if TYPE_CHECKING:
     from hostgap.ranks.model import DiagnosisSet
@@ -49,14 +49,15 @@ FAULTS = ("host_work", "table_upload")
 MODES = ("eager", "graph")
 STRAGGLER = 1
 WARMUP, STEPS, REPEATS = 10, 20, 25
-TRACED = 16
+TRACED = 12
 # What may be said of a fault's cause: a blocking copy holds its host in the call, which waits for
 # the GPU's copy.
 CAUSES = {"host_work": ("python",), "table_upload": ("copy_call", "sync", "copies")}
 PLACES = {fault: fault for fault in FAULTS}  # the function that a fault is in
 _STEP = re.compile(r"ProfilerStep#\d+")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_sync", "gpu_user_annotation")
-TIMEOUT_S = 150.0  # of one request: a rank that hangs must not take all the time there is
+TIMEOUT_S = 100.0  # of one request: a rank that hangs must not take all the time there is
+GIVE_UP = 2  # failures of a way to launch, after which no more of it is tried
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Recorder:
         self.welcomes: list[r.Welcome] = []
         self._group: RankGroup | None = None
         self._begun = time.perf_counter()
+        self._failed: Counter[str] = Counter()
 
     def say(self, what: str) -> None:
         print(f"[{time.perf_counter() - self._begun:6.1f} s] {what}", flush=True)
@@ -114,6 +116,10 @@ class Recorder:
             self._close()
 
     def ask(self, doing: str, request: Any, answer: Any) -> list[Any] | None:
+        kind = doing.partition("-")[0]
+        if self._failed[kind] >= GIVE_UP:
+            self.problems.append(f"{doing}: not tried, after {GIVE_UP} failures")
+            return None
         self.say(doing)
         try:
             if self._group is None:
@@ -126,6 +132,7 @@ class Recorder:
                 f"{doing}: {error.message}" + (f" ({error.hint})" * bool(error.hint))
             )
             self.say(f"  FAILED: {self.problems[-1]}")
+            self._failed[kind] += 1
             self._close()
             return None
 
@@ -413,6 +420,8 @@ def samples(out: Path, dest: Path, pairs: str, steps: int) -> None:
 
 def _sample(case: str, folder: Path, dest: Path, steps: int) -> dict[str, Any]:
     """One rank as a sample: the recording with stacks, of which the first steps are kept."""
+    from hostgap.trace.redact import redact
+
     measurement = read_measurement(folder)
     name = f"tp_{case.replace('-', '_')}_{folder.name}"
     path = dest / f"{name}.json.gz"

@@ -175,3 +175,7 @@ def test_what_fails_is_noted_and_the_rest_goes_on(
         assert run.ask("three", "three", str) == ["three", "three"]
     assert (Group.opened, Group.closed) == (2, 2)
     assert run.problems == ["two: cuda-graph: the step reads from the GPU (in step at job.py:7)"]
+    for index in range(3):
+        assert run.ask(f"graph-{index}", "capture", str) is None
+    assert Group.opened == 4  # the third is not tried
+    assert run.problems[-1] == "graph-2: not tried, after 2 failures"
