@@ -98,8 +98,8 @@ class Straggler(_Base, frozen=True):
     idle_excess_ns: int
     work_excess_ns: int
     cause: str
-    cause_excess_ns: int
     site: Site | None
+    cause_excess_ns: int = 0
 
 
 class MergedFinding(_Base, frozen=True):
@@ -161,8 +161,6 @@ class SetSummary(_Base, frozen=True):
     host_late_share: float | None
     rank_wait_share: float | None
     exposed_wait_share: float | None
-    wait_cost_ns: int | None
-    wait_cost_share: float | None
     compared: int
     collectives: list[CollectiveSummary]
     not_compared: str | None
@@ -171,6 +169,8 @@ class SetSummary(_Base, frozen=True):
     findings: list[MergedFinding]
     batches: Batches | None
     notes: list[str]
+    wait_cost_ns: int | None = None
+    wait_cost_share: float | None = None
 
 
 class DiagnosisSet(_Base, frozen=True):
