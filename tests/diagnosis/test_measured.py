@@ -113,6 +113,14 @@ def test_what_was_measured_is_predicted(slow: str, fast: str) -> None:
 # --- from a measurement --------------------------------------------------------------------------
 
 
+def test_graphs_of_a_rank_are_not_as_long_in_the_loop_as_when_all_are_lined_up() -> None:
+    one = measurement(graphs=[GraphTimes(call_ns=5.0, span_ns=9.0)])
+    ranked = msgspec.structs.replace(one, options={**one.options, "ranks": 2})
+    assert calibration_of(one).graph_span_ns == (9.0,)
+    assert calibration_of(ranked).graph_span_ns == ()
+    assert calibration_of(ranked).graph_call_ns == (5.0,)
+
+
 def test_calibration_of_a_measurement() -> None:
     row = Inflation(
         what="eager launch",
