@@ -9,7 +9,7 @@ host was late, after the op before it where the GPU was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,7 @@ from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import EMPTY, Intervals, clip, union
 from hostgap.analysis.pace import HostSpans, Pace, paced
 from hostgap.analysis.syncs import blocking_calls, closing_sync
-from hostgap.trace.model import Bool, Int64, Memory, Role, Trace
+from hostgap.trace.model import Bool, GpuKind, Int64, Memory, Role, Trace
 
 # A graph launch as it would be traced: fixed part and per node; and the gap between its nodes.
 GRAPH_LAUNCH_NS, GRAPH_NODE_NS, GRAPH_GAP_NS = 6_000, 600, 400
@@ -50,6 +50,7 @@ class Units:
     gap: Int64  # from the end of the unit before
     late: Bool  # the host was late for it
     graph: Bool  # the call is a graph launch
+    beside: Bool  # on a stream that runs no kernels
 
 
 class Playback:
@@ -176,7 +177,8 @@ class Playback:
         spare = int(np.median(gap[~late])) if (~late).any() else GRAPH_GAP_NS
         lead = np.where(known, np.where(late, lead, np.minimum(lead, usual)), _NEVER)
         gap = np.where(late, np.minimum(gap, max(spare, 0)), gap)
-        self.units = Units(owner, start, end, before, lead, gap, late, graph)
+        beside = ~np.isin(stream, gpu.stream[self._rows[gpu.kind[self._rows] == GpuKind.KERNEL]])
+        self.units = Units(owner, start, end, before, lead, gap, late, graph, beside)
 
     def _waits(self) -> None:
         """Per call: the unit whose end it waited for, and how long it then took."""
@@ -303,6 +305,16 @@ class Playback:
         last = np.full(len(self.steps), low, np.int64)
         np.maximum.at(last, self.unit_step[~gone], ends[~gone])
         return np.diff(np.maximum.accumulate(last), prepend=low)
+
+    def spans(self, pace: Pace) -> Int64:
+        """GPU time of each step with its launches in hand, in ns: from its first op's start, and
+        without the copies that run beside its kernels."""
+        unit = self.units
+        gap = np.where(unit.beside, np.minimum(pace.gap, 0), pace.gap)
+        kept = np.flatnonzero(~unit.beside)
+        gap[kept[np.unique(self.unit_step[kept], return_index=True)[1]]] = 0
+        length = np.where(unit.beside, 0, pace.length)
+        return self.play(Edit(), replace(pace, gap=gap, length=length), host=False)
 
     def _local(self, edit: Edit) -> Edit:
         """The part of an edit that touches what is replayed."""

@@ -164,9 +164,9 @@ class Replay(Playback):
         return Saving(best, low, high)
 
     @cached_property
-    def traced_gpu_ns(self) -> float:
-        """What the GPU's work of a step takes in the trace with its launches in hand, ns."""
-        return float(self.play(Edit(), self._traced, host=False)[self._usual].mean())
+    def traced_span_ns(self) -> float:
+        """What the GPU's work of a step spans in the trace with its launches in hand, ns."""
+        return float(self.spans(self._traced)[self._usual].mean())
 
     def _gain(self, edit: Edit, pace: Pace) -> float:
         gains = self._plain(pace) - self.play(edit, pace)

@@ -35,7 +35,7 @@ def unprofiled(context: Context, kernel_busy_ns: int) -> m.Unprofiled | None:
     if replay is not None:
         if span is None:
             span = replay.fits[0].gpu_ns
-        traced = replay.traced_gpu_ns
+        traced = replay.traced_span_ns
         if traced > 0:
             busy = kernel_busy_ns / context.counted_steps
             utilization = min(busy / traced, 1.0) * min(span / step, 1.0)

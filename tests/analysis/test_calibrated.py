@@ -119,6 +119,8 @@ def test_a_download_beside_the_next_step() -> None:
     check(step, "fault")
     replay, _ = replay_of(step, calibration_of(step))
     assert replay.fits[0].gpu_ns == pytest.approx(400 * US + Beside().ns, rel=0.05)
+    in_graph = (400 * US - Replayed(0, 0).gap) * TRACED.span
+    assert replay.traced_span_ns == pytest.approx(in_graph + Replayed(0, 0).gap + 1_000, rel=0.02)
 
 
 @pytest.mark.parametrize("exposed", [True, False], ids=["behind a read", "hidden"])
