@@ -29,6 +29,15 @@ def parts(out: Path) -> dict[str, list[str]]:
 
     return {
         "fix-small": [*FIX, "decoder", "--defect", "all", *QUICK, "-o", f"{out}/fix-small.json"],
+        "fused": [
+            sys.executable,
+            str(HERE / "bench_fused.py"),
+            str(out),
+            "--presets",
+            "small,8b",
+            "--budget",
+            "20",
+        ],
         "fix-8b": [
             *FIX,
             "decoder",
