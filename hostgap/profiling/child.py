@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
+import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -37,10 +39,24 @@ def main() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a target that reads gets nothing
+    threading.Thread(target=_end_with, args=(requests.fileno(),), daemon=True).start()
     session = Session()
     decoder = msgspec.json.Decoder(r.Request)
     for line in requests:
         _answer(session, decoder.decode(line), answers)
+
+
+def _end_with(pipe: int) -> None:
+    """End this process, and what it started, when the other end of a pipe is closed.
+
+    hostgap may be killed while a request takes minutes: nothing else would give the GPU back.
+    """
+    if not hasattr(select, "poll"):
+        return
+    poll = select.poll()
+    poll.register(pipe, 0)  # hanging up is always told
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)
 
 
 def _answer(session: Session, request: r.Request, answers: BinaryIO) -> None:

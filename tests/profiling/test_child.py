@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from hostgap.profiling.child import Session
 from hostgap.profiling.target import TargetSpec
 from hostgap.profiling.worker import Child, _raised
 from tests.profiling.build import measurement
+from tests.profiling.cpu_child import BEGIN
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -40,6 +43,52 @@ def test_a_variant_is_built_and_proved_against_another(session: Session) -> None
     assert isinstance(proof, Proof)
     assert proof.equal, proof.why
     assert proof.steps >= 8
+
+
+def test_a_child_ends_with_a_hostgap_that_is_killed(tmp_path: Path) -> None:
+    """However busy it is: its GPU must be given back."""
+    target = tmp_path / "long.py"
+    target.write_text(
+        "import os, pathlib, time\n"
+        "def step():\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(600)\n",
+        encoding="utf-8",
+    )
+    parent = (
+        "from hostgap.profiling import requests as r, worker\n"
+        "from hostgap.profiling.bench import Variant\n"
+        "from hostgap.profiling.target import TargetSpec\n"
+        f"worker._BEGIN = {BEGIN!r}\n"
+        f"with worker.Child(TargetSpec(target={str(target)!r} + ':step')) as child:\n"
+        "    child.ask(r.Measure(Variant(), 1, 5, 1), r.Measured)\n"
+    )
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen([sys.executable, "-c", parent], cwd=root)
+    pid = 0
+    for _ in range(600):
+        if (tmp_path / "pid").exists() and (text := (tmp_path / "pid").read_text(encoding="utf-8")):
+            pid = int(text)
+            break
+        time.sleep(0.1)
+    assert pid
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        if not running(pid):
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("it went on")
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 @no_gpu
