@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostgap.cli.options import StepRange
+from hostgap.cli.options import (
+    device_option,
+    force_option,
+    format_option,
+    mismatch_option,
+    output_option,
+    step_class_option,
+    step_marker_option,
+    steps_option,
+)
 
 if TYPE_CHECKING:
     from hostgap.compare.sides import Comparison
@@ -22,28 +31,14 @@ EXIT_UNMEASURABLE = 3
 @click.command(name="compare", short_help="Put two traces, results or sets of runs side by side.")
 @click.argument("base", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-@click.option(
-    "--allow-mismatch", is_flag=True, help="Compare across GPUs and versions all the same."
-)
-@click.option("--step-class", metavar="REGEX", help="These steps; the main class otherwise.")
-@click.option("--steps", type=StepRange(), metavar="A:B", help="Only these steps.")
-@click.option("--step-marker", metavar="REGEX", help="Annotations or ops that begin a step.")
-@click.option("--device", metavar="ID", help="Only this GPU.")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(FORMATS),
-    help="What to print on stdout; text unless -o is given.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Write to a file; the format follows its extension (.json, .md, .txt). Repeatable.",
-)
-@click.option("--force", is_flag=True, help="Overwrite existing output files.")
+@mismatch_option
+@step_class_option
+@steps_option
+@step_marker_option
+@device_option
+@format_option(FORMATS)
+@output_option(".json", ".md", ".txt")
+@force_option
 @click.pass_context
 def command(
     ctx: click.Context,

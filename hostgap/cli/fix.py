@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hostgap.cli.options import block_option, force_option, output_option, preset_option
+
 if TYPE_CHECKING:
     from hostgap.fixes.report import FixReport
     from hostgap.profiling.target import TargetSpec
@@ -45,7 +47,7 @@ class Names(click.ParamType[list[str]]):
 
 @click.command(name="fix", short_help="Apply fixes, and keep those that help and change nothing.")
 @click.argument("target", default="decoder")
-@click.option("--preset", default="small", show_default=True, help="Of the built-in decoder.")
+@preset_option
 @click.option(
     "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Requests in a step."
 )
@@ -66,9 +68,7 @@ class Names(click.ParamType[list[str]]):
     help="Of floating-point outputs: norm of the difference by their norm.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be tried, and apply nothing.")
-@click.option(
-    "--steps", type=click.IntRange(min=2), default=30, show_default=True, help="In a timed block."
-)
+@block_option
 @click.option(
     "--repeat",
     type=click.IntRange(min=5),
@@ -86,15 +86,8 @@ class Names(click.ParamType[list[str]]):
 )
 @click.option("--device", metavar="ID", help="The GPU to use (sets CUDA_VISIBLE_DEVICES).")
 @click.option("--published", is_flag=True, help="Show what an H200 gave; needs no GPU.")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Write to a file; the format follows its extension (.json, .md, .txt, .html). Repeatable.",
-)
-@click.option("--force", is_flag=True, help="Overwrite existing output files.")
+@output_option(".json", ".md", ".txt", ".html")
+@force_option
 def command(
     target: str,
     preset: str,

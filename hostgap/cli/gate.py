@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostgap.cli.options import StepRange
+from hostgap.cli.options import (
+    device_option,
+    force_option,
+    format_option,
+    mismatch_option,
+    output_option,
+    source_root_option,
+    step_class_option,
+    step_marker_option,
+    steps_option,
+)
 
 if TYPE_CHECKING:
     from hostgap.gate.baseline import Entry
@@ -53,48 +63,19 @@ EXIT_UNMEASURABLE = 3
     help="Such as sync_calls_per_step=0, kernel_utilization=95%, step_time=5%. Repeatable.",
 )
 @click.option("--strict", is_flag=True, help="Fail where it cannot be decided, too.")
-@click.option(
-    "--allow-mismatch", is_flag=True, help="Compare across GPUs and versions all the same."
-)
+@mismatch_option
 @click.option("--canary", is_flag=True, help="Show that one more .item() a step would fail.")
 @click.option(
     "--update-baseline", is_flag=True, help="Write what NEW has into the baseline, and judge not."
 )
-@click.option("--step-class", metavar="REGEX", help="Gate these steps; the main class otherwise.")
-@click.option(
-    "--steps", type=StepRange(), metavar="A:B", envvar="HOSTGAP_STEPS", help="Only these steps."
-)
-@click.option(
-    "--step-marker",
-    metavar="REGEX",
-    envvar="HOSTGAP_STEP_MARKER",
-    help="Annotations or ops that begin a step.",
-)
-@click.option("--device", metavar="ID", envvar="HOSTGAP_DEVICE", help="Only this GPU.")
-@click.option(
-    "--source-root",
-    "source_roots",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    multiple=True,
-    metavar="DIR",
-    envvar="HOSTGAP_SOURCE_ROOT",
-    help="Where your source lies, for the exact lines of calls. Repeatable.",
-)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(FORMATS),
-    help="What to print on stdout; text unless -o is given.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Write to a file; its extension tells how (.json .md .txt .sarif .xml). Repeatable.",
-)
-@click.option("--force", is_flag=True, help="Overwrite existing output files.")
+@step_class_option
+@steps_option
+@step_marker_option
+@device_option
+@source_root_option
+@format_option(FORMATS)
+@output_option(".json", ".md", ".txt", ".sarif", ".xml")
+@force_option
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class StepRange(click.ParamType[tuple[int | None, int | None]]):
@@ -109,6 +112,69 @@ class Percentage(click.ParamType[float]):
         if not 0 <= share <= 1:
             self.fail(f"{value!r} is not a share such as 1% or 0.01", param, ctx)
         return share
+
+
+steps_option = click.option(
+    "--steps",
+    type=StepRange(),
+    metavar="A:B",
+    envvar="HOSTGAP_STEPS",
+    help="Only these steps, counted from 0; by default all but the first.",
+)
+step_marker_option = click.option(
+    "--step-marker",
+    metavar="REGEX",
+    envvar="HOSTGAP_STEP_MARKER",
+    help="Annotations or ops that begin a step.",
+)
+device_option = click.option(
+    "--device", metavar="ID", envvar="HOSTGAP_DEVICE", help="Only this GPU."
+)
+source_root_option = click.option(
+    "--source-root",
+    "source_roots",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    multiple=True,
+    metavar="DIR",
+    envvar="HOSTGAP_SOURCE_ROOT",
+    help="Where your source lies, for the exact lines of calls. Repeatable.",
+)
+step_class_option = click.option(
+    "--step-class", metavar="REGEX", help="These steps; the main class otherwise."
+)
+mismatch_option = click.option(
+    "--allow-mismatch", is_flag=True, help="Compare across GPUs and versions all the same."
+)
+force_option = click.option("--force", is_flag=True, help="Overwrite existing output files.")
+preset_option = click.option(
+    "--preset", default="small", show_default=True, help="Of the built-in decoder."
+)
+block_option = click.option(
+    "--steps", type=click.IntRange(min=2), default=30, show_default=True, help="In a timed block."
+)
+
+
+def output_option(*extensions: str) -> Decorator:
+    """`-o FILE`, as often as one likes; `outputs` in the command."""
+    return click.option(
+        "-o",
+        "--output",
+        "outputs",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        help="Write to a file; the format follows its extension "
+        f"({', '.join(extensions)}). Repeatable.",
+    )
+
+
+def format_option(formats: Sequence[str]) -> Decorator:
+    """What goes to stdout; `kind` in the command."""
+    return click.option(
+        "--format",
+        "kind",
+        type=click.Choice(formats),
+        help="What to print on stdout; text unless -o is given.",
+    )
 
 
 rules_option = click.option(

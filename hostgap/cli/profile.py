@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostgap.cli.options import Batches
+from hostgap.cli.options import Batches, block_option, preset_option
 
 if TYPE_CHECKING:
     from hostgap.profiling.measurement import Measurement
@@ -31,7 +31,7 @@ EXIT_UNMEASURABLE = 3
     help="The run directory to write; hostgap-run by default.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing run directory.")
-@click.option("--preset", default="small", show_default=True, help="Of the built-in decoder.")
+@preset_option
 @click.option(
     "--batch",
     type=Batches(),
@@ -58,9 +58,7 @@ EXIT_UNMEASURABLE = 3
 @click.option(
     "--temperature", type=click.FloatRange(min=0, min_open=True), help="Have it sample its tokens."
 )
-@click.option(
-    "--steps", type=click.IntRange(min=2), default=30, show_default=True, help="In a timed block."
-)
+@block_option
 @click.option(
     "--repeat", type=click.IntRange(min=3), default=15, show_default=True, help="Timed blocks."
 )

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from hostgap.cli.options import Folder, StepRange
+from hostgap.cli.options import Folder, device_option, step_marker_option, steps_option
 
 EXIT_UNMEASURABLE = 3
 
@@ -31,9 +31,9 @@ EXIT_UNMEASURABLE = 3
     show_default=True,
     help="Which gaps to write: those of the steps, or all.",
 )
-@click.option("--steps", type=StepRange(), metavar="A:B", help="Only gaps of these steps.")
-@click.option("--step-marker", metavar="REGEX", help="Annotations or ops that begin a step.")
-@click.option("--device", metavar="ID", help="Only this GPU's gaps.")
+@steps_option
+@step_marker_option
+@device_option
 def command(
     trace: str,
     out: Path,
