@@ -99,7 +99,7 @@ def timeline(
         "lanes": lanes,
         "steps": _steps(analysis, low, high),
         "tables": packed,
-        "overview": overview(devices, low, high, packer),
+        "overview": overview(analysis.trace.gpu_ops, devices, low, high, packer),
         "findings": {
             name: {**marks, "spots": [_within(*spot, low, high) for spot in each.spots]}
             for name, marks, each in zip(ids, outlined, evidence, strict=True)
@@ -151,9 +151,9 @@ def _tables(analysis: Analysis, lanes: list[dict[str, Any]]) -> list[_Table]:
         gpu_name = f"GPU {printable(str(trace.devices[code].id), 40)}"
         if len(lanes) < MOST_LANES and number < MOST_DEVICES:
             lanes.append({"kind": "idle", "device": number, "label": gpu_name})
-        for stream, what in device.streams.items():
+        for stream, rows in device.streams.items():
             if len(lanes) < MOST_LANES:
-                stream_lane[what.lane.rows] = len(lanes)
+                stream_lane[rows] = len(lanes)
                 label = f"{gpu_name} stream {printable(str(trace.streams[stream]), 40)}"
                 lanes.append({"kind": "stream", "device": number, "label": label})
     sources = (("calls", trace.api_calls), ("ops", trace.host_ops), ("frames", trace.frames))
