@@ -3,8 +3,8 @@
     python benchmarks/bench_scale.py            # 2.5 GB, made if it is missing
     python benchmarks/bench_scale.py --rounds 3
 
-Asked for: reading, and the whole analysis, in at most 150 MB and 40 bytes per event and within twice
-the CPU time of a bare typed decode; some steps of the file in a slice of the memory.
+Asked for: reading, and the whole analysis, in at most 150 MB and 40 bytes per event and within
+twice the CPU time of a bare typed decode; some steps of the file in a slice of the memory.
 """
 
 from __future__ import annotations
