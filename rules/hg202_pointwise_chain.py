@@ -113,7 +113,7 @@ def _match(sequence: KernelSequence, site: Site | None, chains: list[NDArray[np.
         table = runs[:, :1] + np.arange(runs[0, 1] - runs[0, 0])
         edit = edit.plus(_fused(sequence, table))
         positions.append(table.ravel())
-    calls = sequence.call[np.sort(np.concatenate(positions))]
+    calls = sequence.call[np.sort(np.concatenate(positions))].astype(np.int64)
     low, high = chains[0][0].tolist()
     told = sequence.told(low, high)
     title = f"{high - low} short kernels in a row that could be fused"

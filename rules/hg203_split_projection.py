@@ -82,7 +82,7 @@ def _match(
         parts = [at for gemm in gemms for at in _parts(sequence.letters, gemm)]
         length[gemms[0]] = int(sequence.length[parts].sum())
         drop += parts[1:]
-    calls = sequence.call[[at for gemms in groups for at in gemms]]
+    calls = sequence.call[[at for gemms in groups for at in gemms]].astype(np.int64)
     sizes = sorted({len(gemms) for gemms in groups})
     number = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
     return Match(

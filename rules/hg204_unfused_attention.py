@@ -60,7 +60,7 @@ class UnfusedAttention(Rule):
             return
         inside = sequence.inside(first, SDPA)
         by_call = dict(zip(sequence.call[first].tolist(), range(len(first)), strict=True))
-        for site, calls in context.by_site(sequence.call[first]):
+        for site, calls in context.by_site(sequence.call[first].astype(np.int64)):
             rows = [by_call[call] for call in calls.tolist()]
             fallback = bool(inside[rows].all())
             yield _match(sequence, [sequence.attentions[i] for i in rows], site, fallback=fallback)
@@ -84,7 +84,7 @@ def _match(
         title = "scaled_dot_product_attention falls back to its math backend"
         advice = "Give it a dtype, head size and mask that a fused backend takes."
     return Match(
-        calls=sequence.call[calls],
+        calls=sequence.call[calls].astype(np.int64),
         edit=sequence.edit(np.array(drop, np.intp), kept),
         site=site,
         count=len(attentions),

@@ -46,7 +46,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.intervals import Intervals, covers, overlap, union
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import HOST_LATE
+from hostgap.diagnosis.idle import HOST_LATE, caused_by
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import Launches, capture, waits_in
 from hostgap.diagnosis.rule import Match, Need, Rule
@@ -60,7 +60,6 @@ LATE = (
     Cause.FREE,
     Cause.HOST_ALLOC,
 )
-BLOCK = 1 << 18  # parts at once
 NOT_CAPTURED = {
     Role.ALLOC: "allocates",
     Role.FREE: "frees",
@@ -139,13 +138,12 @@ def _match(
 
 
 def _late_within(context: Context, spans: Intervals) -> int:
-    """Idle ns in merged host spans for which the host was late; a block of parts at a time."""
-    parts, total = context.parts, 0
-    for first in range(0, len(parts), BLOCK):
-        block = slice(first, first + BLOCK)
-        late = np.isin(parts.cause[block], LATE)
-        pieces = Intervals(parts.start[block][late], parts.end[block][late])
-        total += int(overlap(pieces, spans).sum())
+    """Idle ns in merged host spans for which the host was late."""
+    total = 0
+    for parts in context.pieces:
+        late = caused_by(parts, *LATE)
+        pieces = Intervals(parts.start[late], parts.end[late])
+        total += int(overlap(spans, pieces).sum())
     return total
 
 

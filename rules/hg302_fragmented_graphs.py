@@ -78,8 +78,11 @@ class FragmentedGraphs(Rule):
         waited = np.searchsorted(waits, end) > np.searchsorted(waits, start)
         keep = (end > start) & (end - start <= HOST_WORK_NS) & ~waited
         between = union(start[keep], end[keep])
-        late, parts = caused_by(context, *HOST_LATE), context.parts
-        idle = int(overlap(between, Intervals(parts.start[late], parts.end[late])).sum())
+        idle = 0
+        for parts in context.pieces:
+            late = caused_by(parts, *HOST_LATE)
+            pieces = Intervals(parts.start[late], parts.end[late])
+            idle += int(overlap(between, pieces).sum())
         if len(between.start) == 0 or idle < options.min_idle * context.window_ns:
             return
         # with eager launches the host still spends them, as nodes of the graph; without, nothing

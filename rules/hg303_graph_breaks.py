@@ -47,7 +47,7 @@ from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import event_names, event_site, events_under, named, outermost
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.rule import Match, Need, Rule
-from hostgap.trace.model import Int64
+from hostgap.trace.model import Int32, Int64
 
 REGION = re.compile(r"^Torch-Compiled Region")
 LOOKUP = re.compile(r"^TorchDynamo Cache Lookup$")
@@ -100,7 +100,7 @@ class GraphBreaks(Rule):
             )
 
 
-def _resumed(context: Context, code: int, event: int, names: Int64) -> tuple[Site | None, str]:
+def _resumed(context: Context, code: int, event: int, names: Int32) -> tuple[Site | None, str]:
     """The place of the break behind which a region goes on, and a title that names it."""
     child = event + 1  # events are in order of start: inside the region, its frame comes first
     if child < len(names) and context.host[code].nested.parent[child] == event:

@@ -41,7 +41,6 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import CALL
 from hostgap.analysis.pace import untraced_graph_calls
-from hostgap.analysis.parts import sum_by
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import caused_by
 from hostgap.diagnosis.rule import Match, Need, Rule
@@ -59,15 +58,16 @@ class SlowGraphLaunch(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The launches that are exposed for longer than the profiler makes them."""
-        api, parts = context.trace.api_calls, context.parts
+        api = context.trace.api_calls
         launches = context.calls_of(Role.GRAPH_LAUNCH)
-        mine = np.flatnonzero((parts.table == CALL) & caused_by(context, Cause.LAUNCH_CALL))
-        mine = mine[np.isin(parts.row[mine], launches)]
-        # where the GPU ran dry before the call began, it was something else that made it wait
-        mine = mine[
-            context.call_start[parts.row[mine]] <= context.device.gaps.start[parts.gap[mine]]
-        ]
-        exposed = sum_by(parts.row[mine], parts.length[mine], len(api))[launches]
+        idle = np.zeros(len(api), np.int64)
+        for parts in context.pieces:
+            mine = np.flatnonzero((parts.table == CALL) & caused_by(parts, Cause.LAUNCH_CALL))
+            call, gap = parts.row[mine], context.device.gaps.start[parts.gap[mine]]
+            # where the GPU ran dry before the call began, it was something else that made it wait
+            began = context.call_start[call] <= gap
+            np.add.at(idle, call[began], parts.length[mine[began]])
+        exposed = idle[launches]
         length = (api.end - api.start)[launches]
         gpu = context.trace.gpu_ops
         nodes = np.bincount(gpu.call[gpu.call >= 0], minlength=len(api))[launches]

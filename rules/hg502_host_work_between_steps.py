@@ -42,10 +42,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.parts import Parts
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import between_steps, caused_by, idle_by_place, idle_match, parts_in
+from hostgap.diagnosis.idle import IdlePlaces, between_steps, caused_by, idle_match, parts_in
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.trace.model import Bool
 
 
 class Options(base.Options, frozen=True):
@@ -67,20 +69,26 @@ class HostWorkBetweenSteps(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The costliest places of exposed host work between steps."""
-        parts = context.parts
-        work = caused_by(context, Cause.PYTHON, Cause.DISPATCH, Cause.UNTRACED)
-        work &= parts_in(context, between_steps(context))
-        # Where ops are recorded, what shows nothing is another's; it counts under an annotation,
-        # which gives it a name. An Nsight export without ops shows no host work at all.
-        if context.host.tells_python():
-            work &= (parts.cause != Cause.UNTRACED) | (parts.site >= 0) | (parts.op >= 0)
+        between, tells_python = between_steps(context), context.host.tells_python()
         # a function that launches is the step itself, however long it takes to begin
-        launchers = np.unique(context.host.call_sites(context.launched.call.astype(np.int32)))
-        work &= (parts.site < 0) | ~np.isin(parts.site, launchers)
-        if int(parts.length[work].sum()) < options.min_share * context.idle():
+        launches = np.zeros(len(context.trace.names) + 1, np.bool_)
+        launches[context.host.call_sites(context.launched.call)] = True
+        launches[-1] = False  # no function
+
+        def work(parts: Parts) -> Bool:
+            mine = caused_by(parts, Cause.PYTHON, Cause.DISPATCH, Cause.UNTRACED)
+            mine &= parts_in(parts, between) & ~launches[parts.site]
+            # Where ops are recorded, what shows nothing is another's; it counts under an
+            # annotation, which gives it a name. An Nsight export without ops shows no host work.
+            if tells_python:
+                mine &= (parts.cause != Cause.UNTRACED) | (parts.site >= 0) | (parts.op >= 0)
+            return mine
+
+        places = IdlePlaces(context, work)
+        if places.total_ns < options.min_share * context.idle():
             return
-        for site, rows in idle_by_place(context, work):
-            each = int(parts.length[rows].sum()) / context.steps / 1e3
+        for site, idle in places.costliest():
+            each = idle.total / context.steps / 1e3
             if each < options.min_host_us:  # what is left behind any wait
                 continue
-            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us of idle a step")
+            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us of idle a step")

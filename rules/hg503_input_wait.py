@@ -37,17 +37,19 @@ from dataclasses import replace
 import numpy as np
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.parts import Parts
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import (
+    IdlePlaces,
     event_names,
     events_at,
-    idle_by_place,
     idle_match,
     launching_threads,
     no_work,
     outermost_caused,
 )
 from hostgap.diagnosis.rule import Match, Rule
+from hostgap.trace.model import Bool
 
 
 class InputWait(Rule):
@@ -67,23 +69,30 @@ class InputWait(Rule):
         ]
         if not waiting:
             return
-        parts, waits = context.parts, np.zeros(len(context.parts), np.bool_)
-        site, op = parts.site.copy(), parts.op.copy()
-        # what a helper did while the thread waited carries the helper's cause
-        helped = (parts.thread >= 0) & ~np.isin(parts.thread, launching_threads(context))
-        for code in waiting:
-            own = (parts.thread == code) & (parts.cause == Cause.INPUT_WAIT)
-            rows = np.flatnonzero((own | helped) & ~waits)
-            event = events_at(context, code, parts.start[rows])
-            outer = outermost_caused(context, code, Cause.INPUT_WAIT)
-            found = event >= 0
-            found[found] = outer[event[found]] >= 0
-            rows, event = rows[found], outer[event[found]]
-            waits[rows] = True
-            # a loader that works in the process itself is one wait, whatever it calls
-            site[rows] = context.host[code].site[event]
-            op[rows] = event_names(context, code)[event]
-        waits &= ~no_work(context)
-        for place, rows in idle_by_place(context, waits, parts=replace(parts, site=site, op=op)):
-            each = int(parts.length[rows].sum()) / context.steps / 1e3
-            yield idle_match(context, place, rows, f"{self.title}: {each:,.0f} us of idle a step")
+        launching, nothing_to_do = launching_threads(context), no_work(context)
+        outermost = {code: outermost_caused(context, code, Cause.INPUT_WAIT) for code in waiting}
+        names = {code: event_names(context, code) for code in waiting}
+
+        def found(parts: Parts) -> tuple[Bool, Parts]:
+            """Which parts are waits, and the parts with the waits' own places."""
+            waits = np.zeros(len(parts), np.bool_)
+            site, op = parts.site.copy(), parts.op.copy()
+            # what a helper did while the thread waited carries the helper's cause
+            helped = (parts.thread >= 0) & ~np.isin(parts.thread, launching)
+            for code in waiting:
+                own = (parts.thread == code) & (parts.cause == Cause.INPUT_WAIT)
+                rows = np.flatnonzero((own | helped) & ~waits)
+                event = events_at(context, code, parts.start[rows])
+                inside = event >= 0
+                inside[inside] = outermost[code][event[inside]] >= 0
+                rows, event = rows[inside], outermost[code][event[inside]]
+                waits[rows] = True
+                # a loader that works in the process itself is one wait, whatever it calls
+                site[rows] = context.host[code].site[event]
+                op[rows] = names[code][event]
+            return waits & ~nothing_to_do(parts), replace(parts, site=site, op=op)
+
+        places = IdlePlaces(context, lambda parts: found(parts)[0], lambda parts: found(parts)[1])
+        for place, idle in places.costliest():
+            each = idle.total / context.steps / 1e3
+            yield idle_match(context, place, idle, f"{self.title}: {each:,.0f} us of idle a step")

@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import caused_by, idle_by_place, idle_match
+from hostgap.diagnosis.idle import IdlePlaces, caused_by, idle_match
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -57,9 +57,9 @@ class DispatchBound(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The five costliest places."""
-        dispatch = caused_by(context, Cause.DISPATCH)
         if context.idle(Cause.DISPATCH) < options.min_idle * context.window_ns:
             return
-        for site, rows in idle_by_place(context, dispatch):
-            each = int(context.parts.length[rows].sum()) / context.steps / 1e3
-            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us a step")
+        places = IdlePlaces(context, lambda parts: caused_by(parts, Cause.DISPATCH))
+        for site, idle in places.costliest():
+            each = idle.total / context.steps / 1e3
+            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us a step")

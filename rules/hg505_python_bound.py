@@ -31,17 +31,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.parts import Parts
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import (
+    IdlePlaces,
     between_steps,
     caused_by,
-    idle_by_place,
     idle_match,
     no_work,
     parts_in,
 )
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.trace.model import Bool
 
 
 class Options(base.Options, frozen=True):
@@ -62,11 +64,15 @@ class PythonBound(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """The five costliest functions."""
-        parts = context.parts
-        python = caused_by(context, Cause.PYTHON) & ~no_work(context)
-        python &= ~parts_in(context, between_steps(context))
-        if parts.length[python].sum() < options.min_idle * context.window_ns:
+        nothing_to_do, between = no_work(context), between_steps(context)
+
+        def python(parts: Parts) -> Bool:
+            mine = caused_by(parts, Cause.PYTHON) & ~nothing_to_do(parts)
+            return mine & ~parts_in(parts, between)
+
+        places = IdlePlaces(context, python)
+        if places.total_ns < options.min_idle * context.window_ns:
             return
-        for site, rows in idle_by_place(context, python):
-            each = int(parts.length[rows].sum()) / context.steps / 1e3
-            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us a step")
+        for site, idle in places.costliest():
+            each = idle.total / context.steps / 1e3
+            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us a step")

@@ -28,11 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import caused_by, idle_match
+from hostgap.diagnosis.idle import caused_by, idle_match, idle_of
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -47,6 +45,6 @@ class Preempted(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """One match: where a thread is interrupted is chance."""
-        rows = np.flatnonzero(caused_by(context, Cause.PREEMPTED))
-        if len(rows):
-            yield idle_match(context, None, rows)
+        idle = idle_of(context, lambda parts: caused_by(parts, Cause.PREEMPTED))
+        if idle.total:
+            yield idle_match(context, None, idle)

@@ -36,6 +36,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import FRAME
 from hostgap.analysis.intervals import Intervals, overlap, union
+from hostgap.analysis.nesting import when
 from hostgap.analysis.sites import frame_precision, site_of_frame
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
@@ -89,33 +90,32 @@ class Gil(Rule):
 def _returns(context: Context, code: int, least: int) -> tuple[np.ndarray, Intervals]:
     """Built-in frames of a thread, and the time from the end of the op in each to its return."""
     thread, trace = context.host[code], context.trace
-    timeline, none = thread.timeline, np.zeros(0, np.int64)
-    if len(timeline.time) < 2:
-        return none, Intervals(none, none)
-    who = timeline.who[1:-1].astype(np.int64)
-    start, end = timeline.time[1:-1], timeline.time[2:]
-    before = timeline.who[:-2]
-    at = np.flatnonzero((end - start >= least) & (who >= 0) & (before >= 0))
-    who, before = who[at], before[at]
-    is_op = thread.is_op[before]
-    ended = (thread.nested.end[before] == start[at]) & (thread.nested.parent[before] == who)
+    nested = thread.nested
     builtin = np.array([name.startswith("<built-in") for name in trace.names], np.bool_)
-    framed = thread.table[who] == FRAME
-    framed[framed] = builtin[trace.frames.name[thread.row[who[framed]]]]
-    keep = is_op & ended & framed
-    return who[keep], Intervals(start[at[keep]], end[at[keep]])
+    called = thread.table == FRAME
+    called[called] = builtin[trace.frames.name[thread.row[called]]]
+    op = np.flatnonzero(thread.is_op & (nested.parent >= 0) & called[nested.parent])
+    frame = nested.parent[op]
+    # until it returns, or something else begins in it
+    start, end = nested.end[op], nested.end[frame]
+    following = np.searchsorted(nested.start, start)
+    begins = following < len(nested.start)
+    end[begins] = np.minimum(end[begins], nested.start[following[begins]])
+    long = np.flatnonzero(end - start >= least)
+    long = long[np.argsort(start[long], kind="stable")]
+    return frame[long].astype(np.int64), Intervals(start[long], end[long])
 
 
 def _runs_python(context: Context, code: int, spans: Intervals) -> np.ndarray:
     """During which intervals a thread runs Python, and is seen to get on with it."""
     thread = context.host[code]
-    timeline = thread.timeline
+    nested = thread.nested
     if not (thread.table == FRAME).any():
         return np.zeros(len(spans.start), np.bool_)
-    who = timeline.who[:-1]
-    python = (who >= 0) & (thread.cause[who] == Cause.PYTHON) & (thread.table[who] == FRAME)
-    runs = union(timeline.time[:-1][python], timeline.time[1:][python])
+    runs = when(nested, (thread.cause == Cause.PYTHON) & (thread.table == FRAME))
     length: Int64 = spans.end - spans.start
-    first = np.searchsorted(timeline.time, spans.start, "right")
-    moves = np.searchsorted(timeline.time, spans.end, "left") > first
+    # something begins in the interval, or ends in it
+    first, last = np.searchsorted(nested.start, [spans.start + 1, spans.end])
+    at = nested.around(spans.start)
+    moves = (first < last) | ((at >= 0) & (nested.end[at] < spans.end))
     return np.asarray(moves & (overlap(spans, runs) >= HELD * length))

@@ -36,18 +36,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause
+from hostgap.analysis.parts import Parts
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import (
+    IdlePlaces,
     caused_by,
     events_at,
-    idle_by_place,
     idle_match,
     no_work,
     outermost_caused,
 )
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.trace.model import Bool
 
 
 class RemoteWait(Rule):
@@ -61,17 +64,25 @@ class RemoteWait(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The places at which launching threads wait while the GPU is idle."""
-        parts, waits = context.parts, caused_by(context, Cause.REMOTE_WAIT) & ~no_work(context)
-        site = parts.site.copy()
-        for code in np.unique(parts.thread[waits]).tolist():
-            rows = np.flatnonzero(waits & (parts.thread == code))
-            thread = context.host[code]
-            # who calls the library that waits, and not the library
-            event = outermost_caused(context, code, Cause.REMOTE_WAIT)[
-                events_at(context, code, parts.start[rows])
-            ]
-            above = thread.nested.parent[event]
-            site[rows] = np.where((event >= 0) & (above >= 0), thread.site[above], site[rows])
-        for place, rows in idle_by_place(context, waits, parts=replace(parts, site=site)):
-            each = int(parts.length[rows].sum()) / context.steps / 1e3
-            yield idle_match(context, place, rows, f"{self.title}: {each:,.0f} us of idle a step")
+        nothing_to_do = no_work(context)
+        outermost: dict[int, NDArray[np.intp]] = {}
+
+        def waits(parts: Parts) -> Bool:
+            return caused_by(parts, Cause.REMOTE_WAIT) & ~nothing_to_do(parts)
+
+        def at_caller(parts: Parts) -> Parts:
+            """Who calls the library that waits, and not the library."""
+            site, mine = parts.site.copy(), caused_by(parts, Cause.REMOTE_WAIT)
+            for code in np.unique(parts.thread[mine]).tolist():
+                if code not in outermost:
+                    outermost[code] = outermost_caused(context, code, Cause.REMOTE_WAIT)
+                rows = np.flatnonzero(mine & (parts.thread == code))
+                thread = context.host[code]
+                event = outermost[code][events_at(context, code, parts.start[rows])]
+                above = thread.nested.parent[event]
+                site[rows] = np.where((event >= 0) & (above >= 0), thread.site[above], site[rows])
+            return replace(parts, site=site)
+
+        for place, idle in IdlePlaces(context, waits, at_caller).costliest():
+            each = idle.total / context.steps / 1e3
+            yield idle_match(context, place, idle, f"{self.title}: {each:,.0f} us of idle a step")

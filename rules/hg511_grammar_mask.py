@@ -37,7 +37,7 @@ from collections.abc import Iterator
 
 from hostgap.analysis.causes import Cause
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import caused_by, idle_by_place, idle_match, named, parts_under
+from hostgap.diagnosis.idle import IdlePlaces, caused_by, idle_match, named, parts_under
 from hostgap.diagnosis.rule import Match, Rule
 
 _MASK = re.compile(
@@ -58,7 +58,11 @@ class GrammarMask(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The places at which a mask is filled while the GPU is idle."""
-        mask = caused_by(context, *_HOST) & parts_under(context, named(context, _MASK))
-        for site, rows in idle_by_place(context, mask):
-            each = int(context.parts.length[rows].sum()) / context.steps / 1e3
-            yield idle_match(context, site, rows, f"{self.title}: {each:,.0f} us of idle a step")
+        names = named(context, _MASK)
+        if not names.any():
+            return
+        filling = parts_under(context, names)
+        places = IdlePlaces(context, lambda parts: caused_by(parts, *_HOST) & filling(parts))
+        for site, idle in places.costliest():
+            each = idle.total / context.steps / 1e3
+            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us of idle a step")

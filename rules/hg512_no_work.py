@@ -26,10 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import idle_match, no_work
+from hostgap.diagnosis.idle import idle_match, idle_of, no_work
 from hostgap.diagnosis.rule import Match, Rule
 
 
@@ -44,9 +42,8 @@ class NoWork(Rule):
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """One match for the window."""
-        rows = np.flatnonzero(no_work(context))
-        if len(rows):
-            idle = int(context.parts.length[rows].sum())
-            share = idle / max(1, context.window_ns)
-            title = f"{self.title} during {idle / 1e6:,.1f} ms, {share:.0%} of the window"
-            yield idle_match(context, None, rows, title)
+        idle = idle_of(context, no_work(context))
+        if idle.total:
+            share = idle.total / max(1, context.window_ns)
+            title = f"{self.title} during {idle.total / 1e6:,.1f} ms, {share:.0%} of the window"
+            yield idle_match(context, None, idle, title)

@@ -38,7 +38,7 @@ import numpy as np
 
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.copies import Place, coherent, find_copies, hidden, told
+from hostgap.diagnosis.copies import Place, coherent, hidden, told
 from hostgap.diagnosis.rule import Match, Rule
 from hostgap.trace.model import CopyKind
 
@@ -60,7 +60,7 @@ class CopyNotOverlapped(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """A match per place and direction."""
-        copies, gpu = find_copies(context), context.trace.gpu_ops
+        copies, gpu = context.copies, context.trace.gpu_ops
         long = (copies.exposed >= options.min_us * 1_000) & (copies.place == Place.INSIDE)
         for direction, word in ((CopyKind.H2D, "Uploads"), (CopyKind.D2H, "Downloads")):
             mine = long & (gpu.copy_kind[copies.op] == direction)

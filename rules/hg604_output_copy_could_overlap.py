@@ -42,7 +42,7 @@ import numpy as np
 
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.copies import Place, coherent, find_copies, hidden, told
+from hostgap.diagnosis.copies import Place, coherent, hidden, told
 from hostgap.diagnosis.rule import Match, Need, Rule
 
 
@@ -64,7 +64,7 @@ class OutputCopyCouldOverlap(Rule):
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """A match per place, for outputs and for inputs."""
-        copies, gpu = find_copies(context), context.trace.gpu_ops
+        copies, gpu = context.copies, context.trace.gpu_ops
         long = copies.exposed >= options.min_us * 1_000
         for place, what in ((Place.OUTPUT, "Results are copied out"), (Place.INPUT, "Inputs come")):
             mine = long & (copies.place == place)

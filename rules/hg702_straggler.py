@@ -32,10 +32,9 @@ import numpy as np
 
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.edit import Edit
-from hostgap.analysis.intervals import union
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import idle_by_place
+from hostgap.diagnosis.idle import IdlePlaces, caused_by
 from hostgap.diagnosis.ranks import RANK_SAMPLES, arrivals, ranks
 from hostgap.diagnosis.rule import Match, Need, Rule
 
@@ -77,11 +76,11 @@ class Straggler(Rule):
         if caused[worst] < options.min_share * caused.sum():
             return
         code = codes[worst]
-        gpu, parts = context.trace.gpu_ops, context.analysis.devices[code].parts
-        host = ~np.isin(parts.cause, _GPU)
-        site, rows = next(idle_by_place(context, host, 1, parts), (None, np.zeros(0, np.int64)))
+        gpu, pieces = context.trace.gpu_ops, context.analysis.devices[code].pieces
+        idle = IdlePlaces(context, lambda parts: ~caused_by(parts, *_GPU), pieces=pieces)
+        site, mostly = next(idle.costliest(1), (None, None))
         if code == context.code:
-            edit = Edit(cut=union(parts.start[rows], parts.end[rows]))
+            edit = Edit() if mostly is None else Edit(cut=mostly.spans)
         else:
             ops = table[codes.index(context.code)] if context.code in codes else table[worst]
             length = (gpu.end - gpu.start)[ops]
@@ -89,7 +88,7 @@ class Straggler(Rule):
             shorter = zip(ops.tolist(), (length - less).tolist(), less.tolist(), strict=True)
             edit = Edit(length={op: ns for op, ns, wait in shorter if wait})
         device = context.trace.devices[code]
-        cause = parts.by_cause()
+        cause = pieces.by_cause()
         main = max(cause, key=lambda c: cause[c]).label if cause else "nothing"
         yield Match(
             edit=edit,

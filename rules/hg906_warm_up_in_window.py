@@ -29,11 +29,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from hostgap.analysis.causes import Cause
-from hostgap.analysis.intervals import Intervals, cut
-from hostgap.analysis.parts import sum_by
+from hostgap.analysis.intervals import Intervals, overlap
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import caused_by
+from hostgap.diagnosis.idle import caused_by, idle_of
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Int64, Role
 
@@ -92,9 +91,8 @@ def _idle(context: Context) -> Int64:
 
 def _by_step(context: Context, idle: Intervals) -> Int64:
     chosen = context.analysis.chosen
-    pieces = cut(idle, context.analysis.steps.boundaries[chosen.start : chosen.stop + 1])
-    inside = (pieces.cell >= 0) & (pieces.cell < len(chosen))
-    return sum_by(pieces.cell[inside], (pieces.end - pieces.start)[inside], len(chosen))
+    edges = context.analysis.steps.boundaries[chosen.start : chosen.stop + 1]
+    return overlap(Intervals(edges[:-1], edges[1:]), idle)
 
 
 def _once_calls(context: Context) -> Int64:
@@ -107,6 +105,5 @@ def _once(context: Context) -> Int64:
     step = context.analysis.steps.call_step[_once_calls(context)] - chosen.start
     step = step[(step >= 0) & (step < len(chosen))]
     calls = np.bincount(step, minlength=len(chosen)).astype(np.int64)
-    rows = np.flatnonzero(caused_by(context, Cause.COMPILE))
-    compiling = Intervals(context.parts.start[rows], context.parts.end[rows])
-    return calls + _by_step(context, compiling)
+    idle = idle_of(context, lambda parts: caused_by(parts, Cause.COMPILE))
+    return calls + _by_step(context, idle.spans)

@@ -9,7 +9,9 @@ g0 until `C` returned is the cause, innermost event first. The pieces of a gap a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +20,28 @@ from hostgap.analysis import causes
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock
 from hostgap.analysis.host import CALL, Host, sweep
-from hostgap.analysis.intervals import Intervals, covers, edges, overlap, union
+from hostgap.analysis.intervals import Intervals, clip, covers, edges, overlap, union
+from hostgap.analysis.nesting import when
 from hostgap.analysis.parts import NONE, Parts, bare, in_order, sum_by, together
 from hostgap.analysis.syncs import blocking_calls, capture_spans, download_syncs
 from hostgap.analysis.timeline import Lane, collectives
-from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, Role, Trace
+from hostgap.trace.columns import distinct_codes
+from hostgap.trace.model import Bool, GpuKind, HostKind, Int32, Int64, Role, Trace
 
-BLOCK = 1 << 15  # gaps swept at once
+BLOCK = 1 << 13  # gaps at once: on the way a piece takes several times the memory it ends with
 STALL_FACTOR = 10  # a gap this many times its graph's usual one waits for the submission
 STALL_FLOOR_NS = 2_000
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 IDLE = (Cause.UNTRACED, Cause.INPUT_WAIT)  # what a thread that waits for another shows
+
+
+class _Blocking(NamedTuple):
+    """The blocking calls of a thread (rows of api_calls) in order, from when each blocks, and which
+    of those begun by then lasts longest."""
+
+    call: NDArray[np.intp]
+    start: Int64
+    lasting: NDArray[np.intp]
 
 
 class Attribution:
@@ -69,6 +82,7 @@ class Attribution:
         self._switching = profiler_steps(trace, clock)
         self._capturing = self._captures()
         self._working: dict[int, Intervals] = {}
+        self._blocks: dict[int, _Blocking] = {}
 
     def _overhead(self, clock: Clock) -> dict[tuple[int | str, Cause], Intervals]:
         """(process, cause) -> when the profiler, or the loading of kernels, stopped its threads.
@@ -96,31 +110,44 @@ class Attribution:
             spans[thread] = union(self._call_start[begin], until)
         return spans
 
-    def attribute(self, lane: Lane, gaps: Intervals) -> Parts:
-        """Causes of the gaps of a device's lane.
+    def attribute(self, lane: Lane, gaps: Intervals, low: int, high: int) -> Iterator[Parts]:
+        """Causes of the gaps of a device's lane, a block of gaps at a time.
 
         Args:
             lane: the ops the gaps lie between.
             gaps: merged; what `lane.gaps()` gives.
+            low, high: which of them matter; of others there may be no pieces.
 
-        Returns:
-            Pieces whose lengths add up to each gap exactly.
+        Yields:
+            Pieces whose lengths add up to each gap exactly, in order of start.
         """
-        index = np.arange(len(gaps.start))
         next_op = self._next_op(lane, gaps)
-        call = np.where(next_op >= 0, self.trace.gpu_ops.call[next_op], NONE).astype(np.int64)
+        call = np.full(len(next_op), NONE, np.int32)
+        call[next_op >= 0] = self.trace.gpu_ops.call[next_op[next_op >= 0]]
+        internal = self._graph_internal(gaps, call)
+        stalled = self._stalled(gaps, call, internal)
+        for first in range(0, len(call), BLOCK):
+            block = slice(first, first + BLOCK)
+            if gaps.end[block][-1] > low and gaps.start[first] < high:
+                mine = Intervals(gaps.start[block], gaps.end[block])
+                parts = self._block(
+                    mine, next_op[block], call[block], internal[block], stalled[block]
+                )
+                yield replace(parts, gap=parts.gap + np.int32(first))
+
+    def _block(
+        self, gaps: Intervals, next_op: Int32, call: Int32, internal: Bool, stalled: Bool
+    ) -> Parts:
+        index = np.arange(len(gaps.start))
         known = call >= 0
         missing = (next_op >= 0) & ~known
         parts = [self._orphans(index[missing], gaps, next_op[missing])]
         trailing = next_op < 0
         if not self._reconciled:
-            internal = self._graph_internal(gaps, call, known)
             parts.append(_of(gaps, index[internal], Cause.GRAPH_INTERNAL))
             parts.append(_of(gaps, index[(known & ~internal) | trailing], Cause.UNATTRIBUTABLE))
             return in_order(parts)
 
-        internal = self._graph_internal(gaps, call, known)
-        stalled = internal & self._stalled(gaps, call, internal)
         parts.append(_of(gaps, index[internal & ~stalled], Cause.GRAPH_INTERNAL))
         parts.append(self._in_call(index[stalled], gaps, call[stalled]))
 
@@ -143,7 +170,7 @@ class Attribution:
 
     # --- which op, which call ----------------------------------------------------------------
 
-    def _next_op(self, lane: Lane, gaps: Intervals) -> NDArray[np.intp]:
+    def _next_op(self, lane: Lane, gaps: Intervals) -> Int32:
         """Row of gpu_ops that ended each gap, -1 where none did.
 
         A copy on a side stream or a collective that happens to come first says nothing about why
@@ -164,18 +191,20 @@ class Attribution:
             candidate = kernels[np.minimum(later, len(kernels) - 1)]
             usable = (later < len(kernels)) & (gpu.call[candidate] >= 0)
             found[aside] = np.where(usable, candidate, found[aside])
-        return found
+        return found.astype(np.int32)
 
-    def _compute_stream(self, rows: NDArray[np.intp]) -> int:
+    def _compute_stream(self, rows: Int32) -> int:
         """The stream with the most kernel time, collectives aside."""
         gpu = self.trace.gpu_ops
         work = rows[self._works[rows] & ~self._collective[rows]]
         if len(work) == 0:
             work = rows
-        streams, which = np.unique(gpu.stream[work], return_inverse=True)
-        return int(streams[sum_by(which, gpu.end[work] - gpu.start[work], len(streams)).argmax()])
+        stream = gpu.stream[work]
+        streams = distinct_codes(stream)
+        length = sum_by(stream, gpu.end[work] - gpu.start[work], int(streams[-1]) + 1)
+        return int(streams[length[streams].argmax()])
 
-    def _orphans(self, gap: NDArray[np.intp], gaps: Intervals, op: NDArray[np.intp]) -> Parts:
+    def _orphans(self, gap: NDArray[np.intp], gaps: Intervals, op: Int32) -> Parts:
         """Before the first launched op the orders were given before recording began."""
         early = (op < self._first_launched) & (self._first_launched < len(self.trace.gpu_ops))
         code = np.where(early, Cause.QUEUE_GAP, Cause.UNATTRIBUTABLE).astype(np.int8)
@@ -183,14 +212,14 @@ class Attribution:
 
     # --- the GPU's own gaps ------------------------------------------------------------------
 
-    def _graph_internal(self, gaps: Intervals, call: Int64, known: Bool) -> Bool:
+    def _graph_internal(self, gaps: Intervals, call: Int32) -> Bool:
         internal = np.zeros(len(gaps.start), np.bool_)
-        at = np.flatnonzero(known)
+        at = np.flatnonzero(call >= 0)
         at = at[self._is_graph[call[at]]]
         internal[at] = self._first_start[call[at]] <= gaps.start[at]
         return internal
 
-    def _stalled(self, gaps: Intervals, call: Int64, internal: Bool) -> Bool:
+    def _stalled(self, gaps: Intervals, call: Int32, internal: Bool) -> Bool:
         """Gaps inside a graph in which its nodes waited to be submitted.
 
         cudaGraphLaunch submits in batches and nodes start before it returns: a gap that ends before
@@ -210,12 +239,12 @@ class Attribution:
         stalled[at] = (gaps.end[at] <= self._call_end[call[at]]) & (length > limit[which])
         return stalled
 
-    def _in_call(self, gap: NDArray[np.intp], gaps: Intervals, call: Int64) -> Parts:
+    def _in_call(self, gap: NDArray[np.intp], gaps: Intervals, call: Int32) -> Parts:
         return replace(
             _of(gaps, gap, Cause.LAUNCH_CALL),
             thread=self.trace.api_calls.thread[call],
             table=np.full(len(gap), CALL, np.int8),
-            row=call.astype(np.int32),
+            row=call,
             site=self.host.call_sites(call),
         )
 
@@ -224,20 +253,15 @@ class Attribution:
     def _host_parts(
         self, gap: NDArray[np.intp], start: Int64, end: Int64, thread: NDArray[np.generic]
     ) -> list[Parts]:
-        """What each gap's launching thread was doing, with the shadows of its blocking calls.
-
-        A block of gaps at a time: on the way a piece takes several times the memory it ends with.
-        """
+        """What each gap's launching thread was doing, with the shadows of its blocking calls."""
         parts = []
         for code in np.unique(thread).tolist():
-            of_thread = np.flatnonzero(thread == code)
-            for first in range(0, len(of_thread), BLOCK):
-                mine = of_thread[first : first + BLOCK]
-                windows = Intervals(start[mine], end[mine])
-                swept = self._sweep(code, gap[mine], windows)
-                swept = self._overlaid(self._handed_off(swept, code), code)
-                swept = self._with_shadows(swept, gap[mine], windows.start, code)
-                parts.append(self._named_python(swept))
+            mine = np.flatnonzero(thread == code)
+            windows = Intervals(start[mine], end[mine])
+            swept = self._sweep(code, gap[mine], windows)
+            swept = self._overlaid(self._handed_off(swept, code), code)
+            swept = self._with_shadows(swept, gap[mine], windows.start, code)
+            parts.append(self._named_python(swept))
         return parts
 
     def _sweep(self, code: int, gap: NDArray[np.generic], windows: Intervals) -> Parts:
@@ -325,32 +349,35 @@ class Attribution:
         """When a thread did anything but wait."""
         if code not in self._working:
             thread = self.host[code]
-            who = thread.timeline.who[:-1]
-            time = thread.timeline.time
-            works = (who >= 0) & ~np.isin(thread.cause[who], IDLE)
-            self._working[code] = union(time[:-1][works], time[1:][works])
+            self._working[code] = when(thread.nested, ~np.isin(thread.cause, IDLE))
         return self._working[code]
 
     def _with_shadows(
         self, parts: Parts, gap: NDArray[np.intp], gap_start: Int64, code: int
     ) -> Parts:
         """Blame what follows a blocking call in a gap that began inside it on that call."""
-        api = self.trace.api_calls
-        calls = np.flatnonzero(self._blocking & (api.thread == code))
-        if len(calls) == 0:
+        blocking = self._blocking_of(code)
+        if len(blocking.call) == 0:
             return parts
-        # of calls inside one another, the one that lasts longest
-        ends = self._call_end[calls]
-        longest = np.concatenate(([True], ends[1:] > np.maximum.accumulate(ends)[:-1]))
-        lasting = np.maximum.accumulate(np.where(longest, np.arange(len(calls)), 0))
-        at = np.searchsorted(self._block_start[calls], gap_start, "right") - 1
-        candidate = calls[lasting[np.maximum(at, 0)]]
+        at = np.searchsorted(blocking.start, gap_start, "right") - 1
+        candidate = blocking.call[blocking.lasting[np.maximum(at, 0)]]
         blocked = (at >= 0) & (self._call_end[candidate] > gap_start)
         culprit = np.full(int(gap.max()) + 1 if len(gap) else 0, NONE, np.int64)
         culprit[gap[blocked]] = candidate[blocked]
         blame = culprit[parts.gap]
         after = (blame >= 0) & (parts.start >= self._call_end[blame])
         return replace(parts, blame=np.where(after, blame, NONE).astype(np.int32))
+
+    def _blocking_of(self, code: int) -> _Blocking:
+        if code not in self._blocks:
+            calls = np.flatnonzero(self._blocking & (self.trace.api_calls.thread == code))
+            # of calls inside one another, the one that lasts longest
+            ends = self._call_end[calls]
+            longest = np.ones(len(calls), np.bool_)
+            longest[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+            lasting = np.maximum.accumulate(np.where(longest, np.arange(len(calls)), 0))
+            self._blocks[code] = _Blocking(calls, self._block_start[calls], lasting)
+        return self._blocks[code]
 
     def _named_python(self, parts: Parts) -> Parts:
         """Without stacks, a thread inside a step but outside every op is running Python."""
@@ -385,9 +412,9 @@ class Attribution:
         if code in self._switching:
             parts = _painted(parts, self._switching[code], Cause.PROFILER, tuple(Cause))
         owner = self.trace.threads[code].process
-        for (process, cause), when in self._overheads.items():
+        for (process, cause), stopped in self._overheads.items():
             if process == owner:
-                parts = _painted(parts, when, cause, tuple(Cause))
+                parts = _painted(parts, stopped, cause, tuple(Cause))
         return parts
 
 
@@ -400,7 +427,7 @@ def profiler_steps(trace: Trace, clock: Clock) -> dict[int, Intervals]:
     ops = trace.host_ops
     numbers = {
         code: int(found[1])
-        for code in np.unique(ops.name).tolist()
+        for code in distinct_codes(ops.name).tolist()
         if (found := _PROFILER_STEP.fullmatch(trace.names[code]))
     }
     rows = np.flatnonzero(np.isin(ops.name, list(numbers)) & (ops.kind == HostKind.ANNOTATION))
@@ -417,12 +444,16 @@ def profiler_steps(trace: Trace, clock: Clock) -> dict[int, Intervals]:
 
 def _painted(parts: Parts, merged: Intervals, cause: Cause, instead_of: tuple[Cause, ...]) -> Parts:
     """The pieces cut at merged intervals, with `cause` inside them where they had one of others."""
+    if len(parts):
+        merged = clip(merged, int(parts.start.min()), int(parts.end.max()))
+    if len(merged.start) == 0:
+        return parts
     pieces, _ = parts.cut(edges(merged))
     inside = covers(merged, pieces.start) & np.isin(pieces.cause, instead_of)
     return replace(pieces, cause=np.where(inside, cause, pieces.cause).astype(np.int8))
 
 
-def _gather(values: NDArray[np.signedinteger], index: Int64, known: Bool) -> Int64:
+def _gather(values: NDArray[np.signedinteger], index: Int32, known: Bool) -> Int64:
     """`values[index]` where known, else 0; `values` may be empty where nothing is known."""
     out = np.zeros(len(index), np.int64)
     out[known] = values[index[known]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hostgap.errors import TraceError
+from hostgap.trace.columns import distinct, distinct_codes
 from hostgap.trace.model import Trace
 
 MOST_DEVICES = 256
@@ -19,10 +20,12 @@ MOST_THREADS = 2048
 def refuse_too_many(trace: Trace) -> None:
     """Raise TraceError for a trace with more of them than any recording has."""
     gpu, api = trace.gpu_ops, trace.api_calls
-    streams = np.unique(gpu.device.astype(np.int64) << 32 | gpu.stream)
-    launching = np.unique(api.thread[gpu.call[gpu.call >= 0]])
+    devices = distinct_codes(gpu.device)
+    per_device = int(gpu.stream.max(initial=0)) + 1
+    streams, _ = distinct(gpu.device.astype(np.int64) * per_device + gpu.stream)
+    launching = distinct_codes(api.thread[gpu.call[gpu.call >= 0]])
     for count, most, what in (
-        (len(np.unique(gpu.device)), MOST_DEVICES, "devices"),
+        (len(devices), MOST_DEVICES, "devices"),
         (len(streams), MOST_STREAMS, "streams"),
         (len(launching), MOST_THREADS, "threads that launch work"),
     ):

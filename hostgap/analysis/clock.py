@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.analysis.syncs import download_syncs
+from hostgap.trace.columns import distinct_codes
 from hostgap.trace.model import CopyKind, Int64, Role, Trace
 from hostgap.trace.vocabulary import BLOCKING_COPIES
 
@@ -117,7 +118,7 @@ def _wait_bounds(trace: Trace) -> tuple[Int64, Int64]:
         reach = np.maximum.accumulate(gpu.end[mine][order])
         syncs = device_syncs[process[api.thread[device_syncs]] == owner]
         # on one device only: with several it is not known which one the call waited for
-        if len(np.unique(gpu.device[mine])) > 1:
+        if len(distinct_codes(gpu.device[mine])) > 1:
             continue
         before = np.searchsorted(returned, api.start[syncs], "right")
         add(syncs[before > 0], reach[before[before > 0] - 1])
@@ -132,7 +133,7 @@ def _wait_bounds(trace: Trace) -> tuple[Int64, Int64]:
     # only certain where there is one stream: the synchronize may be for another
     sync_after = download_syncs(trace)
     downloads = copies[sync_after[gpu.call[copies]] >= 0]
-    if len(np.unique(gpu.stream)) == 1:
+    if len(distinct_codes(gpu.stream)) == 1:
         add(sync_after[gpu.call[downloads]], gpu.end[downloads])
     return np.concatenate(times), np.concatenate(bounds)
 

@@ -6,7 +6,7 @@ rules and the HTML report read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,12 +18,12 @@ from hostgap.analysis.bounds import refuse_too_many
 from hostgap.analysis.clock import Clock, fit_clock
 from hostgap.analysis.host import Host
 from hostgap.analysis.integrity import Integrity
-from hostgap.analysis.intervals import Intervals, union
-from hostgap.analysis.parts import NONE, Parts, sum_by
+from hostgap.analysis.intervals import Intervals, clip, union
+from hostgap.analysis.parts import NONE, Parts, Pieces
 from hostgap.analysis.steps import Steps, assign_steps, find_steps
-from hostgap.analysis.timeline import Lane, device_lanes, stream_lanes
+from hostgap.analysis.timeline import Lane, device_lanes, streams
 from hostgap.errors import HostgapError
-from hostgap.trace.model import Trace
+from hostgap.trace.model import Int32, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,33 +51,30 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamAnalysis:
-    """One stream over its device's window.
-
-    Where the whole device is idle, the device's causes are the stream's; where the device works on
-    other streams meanwhile, the cause is `dependency`.
-    """
-
-    lane: Lane
-    gaps: Intervals
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceAnalysis:
     """One device: what it did in `[low, high)`, and causes for the rest.
 
     Attributes:
-        gaps: idle intervals inside the window.
-        parts: their pieces, each with one cause; clipped to the window.
-        streams: stream code -> the same for each stream.
+        rows: its ops, rows of gpu_ops in order of start.
+        pieces: the idle intervals inside the window, cut into pieces with one cause each.
+        streams: stream code -> its ops, rows of gpu_ops in order of start.
     """
 
-    lane: Lane
+    rows: Int32
     low: int
     high: int
-    gaps: Intervals
-    parts: Parts
-    streams: dict[int, StreamAnalysis] = field(default_factory=dict)
+    pieces: Pieces
+    streams: dict[int, Int32]
+
+    @property
+    def gaps(self) -> Intervals:
+        """Idle intervals inside the window."""
+        return self.pieces.gaps
+
+    @property
+    def parts(self) -> Parts:
+        """The pieces in one table, made when asked for."""
+        return self.pieces.whole()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +136,12 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
     if options.steps is None and all(low == high for low, high in windows.values()):
         chosen = range(len(steps))  # all GPU work belongs to the fill
         windows = {code: _window(lane, steps, chosen, options) for code, lane in lanes.items()}
-    everything = union(trace.gpu_ops.start, trace.gpu_ops.end)
+    busy = union(trace.gpu_ops.start, trace.gpu_ops.end)
     low = min(low for low, _ in windows.values())
     high = max(high for _, high in windows.values())
-    integrity = integrity.plus(trust.check_window(trace, clock, everything, low, high))
-    integrity = integrity.plus(trust.check_steps(steps, trace, everything.total))
+    integrity = integrity.plus(trust.check_window(trace, clock, busy, low, high))
+    integrity = integrity.plus(trust.check_steps(steps, trace, busy.total))
+    del busy
 
     attribution = Attribution(
         trace, clock, _stepping(trace, clock, steps), _step_thread(trace, steps)
@@ -152,10 +150,8 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
         code: _device(trace, attribution, lane, *windows[code]) for code, lane in lanes.items()
     }
     for device in devices.values():
-        integrity = integrity.plus(trust.check_parts(device.parts, device.high - device.low))
-    analysis = Analysis(trace, options, integrity, clock, steps, chosen, devices, attribution.host)
-    _check_identity(analysis)
-    return analysis
+        integrity = integrity.plus(trust.check_pieces(device.pieces, device.high - device.low))
+    return Analysis(trace, options, integrity, clock, steps, chosen, devices, attribution.host)
 
 
 def _choose(steps: Steps, options: Options) -> range:
@@ -214,26 +210,12 @@ def _device(
     trace: Trace, attribution: Attribution, lane: Lane, low: int, high: int
 ) -> DeviceAnalysis:
     """Attribute on the whole trace, then clip to the window, so that shadows keep their cause."""
-    everything = lane.gaps(min(low, lane.first), max(high, lane.last))
-    parts = attribution.attribute(lane, everything).clip(low, high)
-    gaps = lane.gaps(low, high)
-    # number the gaps of the window instead of all
-    gap = np.searchsorted(gaps.start, parts.start, "right") - 1
-    parts = replace(parts, gap=gap.astype(np.int32))
-    streams = {
-        code: StreamAnalysis(stream, stream.gaps(low, high))
-        for code, stream in stream_lanes(trace, lane).items()
-    }
-    return DeviceAnalysis(lane, low, high, gaps, parts, streams)
-
-
-def _check_identity(analysis: Analysis) -> None:
-    """Each gap is the sum of its pieces, to the nanosecond, or nothing is printed at all."""
-    for device in analysis.devices.values():
-        length = device.gaps.end - device.gaps.start
-        residual = length - sum_by(device.parts.gap, device.parts.length, len(length))
-        if residual.any():
-            raise AssertionError(
-                f"idle time by cause misses the idle time by {int(residual.sum())} ns "
-                f"in {np.count_nonzero(residual)} gaps"
-            )
+    gaps = lane.gaps(min(low, lane.first), max(high, lane.last))
+    pieces = Pieces(clip(gaps, low, high))
+    for parts in attribution.attribute(lane, gaps, low, high):
+        pieces.add(parts.clip(low, high))
+    missing = pieces.gaps.total - pieces.total
+    if missing:  # then nothing is printed at all
+        raise AssertionError(f"idle time by cause misses the idle time by {missing} ns")
+    rows = lane.rows
+    return DeviceAnalysis(rows, low, high, pieces, streams(trace.gpu_ops, rows))

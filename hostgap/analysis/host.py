@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis import causes
-from hostgap.analysis.causes import Cause
+from hostgap.analysis.causes import INHERITED, ROLE_CAUSE, Cause, host_cause, is_user_frame
 from hostgap.analysis.clock import Clock
 from hostgap.analysis.intervals import Intervals, cut
-from hostgap.analysis.nesting import Innermost, Nest, innermost, nest, trim
-from hostgap.analysis.steps import NUMBERED_STEP
+from hostgap.analysis.nesting import Nest, innermost, nest, trim
+from hostgap.analysis.steps import NONE, NUMBERED_STEP
+from hostgap.trace.columns import distinct_codes
 from hostgap.trace.model import Bool, HostKind, Int8, Int32, Int64, Role, Trace
 
 FRAME, OP, CALL = range(3)  # which table an event of a thread is from
+_NOTE = -2  # the code of an annotation as an op is this less it, so that ops can be told from it
 
 
 @dataclass(frozen=True, slots=True)
 class HostThread:
     """The events of one thread, nested, with what each says about idle time under it.
 
-    All but the first two are per event: `site` is the innermost user frame at or above it and `op`
+    All but the first are per event: `site` is the innermost user frame at or above it and `op`
     the outermost framework op, else the innermost annotation (codes in Trace.names, -1 without
     one); `table` and `row` say where it is recorded, `is_op` whether it is a framework op.
     """
 
     nested: Nest
-    timeline: Innermost
     cause: Int8
-    site: Int32
-    op: Int32
+    site: NDArray[np.signedinteger]
+    op: NDArray[np.signedinteger]
     table: Int8
     row: Int32
     is_op: Bool
@@ -63,10 +64,13 @@ def sweep(thread: HostThread, windows: Intervals) -> Swept:
     """Cut host intervals where the innermost event of `thread` changes.
 
     Args:
-        windows: n intervals on the GPU's clock, none empty. Their pieces add up to them exactly.
+        windows: n intervals (at least one) on the GPU's clock, none empty. Their pieces add up to
+            them exactly.
     """
-    pieces = cut(windows, thread.timeline.time)
-    who = np.append(thread.timeline.who, np.int32(-1))  # cell -1 and the last cell are nobody's
+    low, high = int(windows.start.min()), int(windows.end.max())
+    timeline = innermost(thread.nested, low, high)
+    pieces = cut(windows, timeline.time)
+    who = np.append(timeline.who, np.int32(-1))  # cell -1 and the last cell are nobody's
     return Swept(pieces.interval, pieces.start, pieces.end, who[pieces.cell])
 
 
@@ -82,12 +86,13 @@ class Host:
         self.trace = trace
         self._clock = clock
         self._threads: dict[int, HostThread] = {}
-        self._rows: dict[int, dict[int, NDArray[np.intp]]] = {
+        self._rows: dict[int, dict[int, Int32]] = {  # of threads that are not built yet
             FRAME: _rows_by_thread(trace.frames.thread),
             OP: _rows_by_thread(trace.host_ops.thread),
             CALL: _rows_by_thread(trace.api_calls.thread),
         }
-        self._role_cause = np.array([causes.ROLE_CAUSE[role] for role in Role], np.int8)
+        self._codes = sorted(set().union(*self._rows.values()))
+        self._role_cause = np.array([ROLE_CAUSE[role] for role in Role], np.int8)
         self._frame_cause, self._is_user = self._frame_names()
         self._op_cause = self._op_names()
         # an annotation that only counts steps names no place
@@ -99,16 +104,16 @@ class Host:
         names = self.trace.names
         cause = np.full(len(names), Cause.PYTHON, np.int8)
         user = np.zeros(len(names), np.bool_)
-        for code in np.unique(self.trace.frames.name):
-            cause[code] = causes.host_cause(names[code], frame=True)
-            user[code] = causes.is_user_frame(names[code])
+        for code in distinct_codes(self.trace.frames.name).tolist():
+            cause[code] = host_cause(names[code], frame=True)
+            user[code] = is_user_frame(names[code])
         return cause, user
 
     def _op_names(self) -> Int8:
         names = self.trace.names
         cause = np.full(len(names), Cause.DISPATCH, np.int8)
-        for code in np.unique(self.trace.host_ops.name):
-            cause[code] = causes.host_cause(names[code], frame=False)
+        for code in distinct_codes(self.trace.host_ops.name).tolist():
+            cause[code] = host_cause(names[code], frame=False)
         return cause
 
     def has_stacks(self) -> bool:
@@ -127,7 +132,7 @@ class Host:
 
     def threads(self) -> list[int]:
         """Codes of all threads with any event."""
-        return sorted(set().union(*self._rows.values()))
+        return self._codes
 
     def __getitem__(self, thread: int) -> HostThread:
         if thread not in self._threads:
@@ -138,7 +143,7 @@ class Host:
         """The user frame (name code, -1) around each of n API calls (rows of api_calls)."""
         site = np.full(len(call), -1, np.int32)
         threads = self.trace.api_calls.thread[call]
-        for code in np.unique(threads).tolist():
+        for code in distinct_codes(threads).tolist():
             mine = np.flatnonzero(threads == code)
             event = self[code].events_of(call[mine])
             known = event >= 0
@@ -150,80 +155,99 @@ class Host:
         trace = self.trace
         starts: list[Int64] = []
         ends: list[Int64] = []
-        tables, rows, cause = [], [], []
-        none = np.zeros(0, np.intp)
+        rows: list[Int32] = []
+        causes: list[Int8] = []
+        sites: list[Int32] = []
+        ops: list[Int32] = []
         for which, source in ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls)):
-            at = self._rows[which].get(thread, none)
+            at = self._rows[which].pop(thread, np.zeros(0, np.int32))
             if which == OP:
                 at = at[trace.host_ops.kind[at] != HostKind.OVERHEAD]
             start, end = self._clock.to_gpu(source.start[at]), self._clock.to_gpu(source.end[at])
             lasting = end > start  # an empty event owns no time
-            at, start, end = at[lasting], start[lasting], end[lasting]
+            if not lasting.all():
+                at, start, end = at[lasting], start[lasting], end[lasting]
             if which == OP and len(starts[0]):
                 start, end = trim(nest(starts[0], ends[0]), start, end)
             starts.append(start)
             ends.append(end)
-            tables.append(np.full(len(at), which, np.int8))
-            rows.append(at.astype(np.int32))
+            rows.append(at)
+            name = source.name[at]
+            nothing = np.full(len(at), NONE, np.int32)
             if which == FRAME:
-                cause.append(self._frame_cause[trace.frames.name[at]])
+                causes.append(self._frame_cause[name])
+                sites.append(np.where(self._is_user[name], name, NONE).astype(np.int32))
+                ops.append(nothing)
             elif which == OP:
-                # an annotation is no framework op: inside it, outside an op, Python runs
-                plain = self._op_cause[trace.host_ops.name[at]]
-                kind = trace.host_ops.kind[at]
-                plain = np.where(kind == HostKind.WAIT, np.int8(Cause.INPUT_WAIT), plain)
-                plain = np.where(kind == HostKind.OFF_CPU, np.int8(Cause.PREEMPTED), plain)
-                annotation = (kind == HostKind.ANNOTATION) & (plain == Cause.DISPATCH)
-                between_ops = Cause.PYTHON if self.tells_python() else Cause.UNTRACED
-                cause.append(np.where(annotation, between_ops, plain))
+                causes.append(self._causes_of_ops(at))
+                sites.append(nothing)
+                ops.append(self._places_of_ops(at))
             else:
-                cause.append(self._role_cause[trace.api_calls.role[at]])
-        start, end = np.concatenate(starts), np.concatenate(ends)
-        del starts, ends
-        order = _outermost_first(start, end, np.concatenate(tables))
+                causes.append(self._role_cause[trace.api_calls.role[at]])
+                sites.append(nothing)
+                ops.append(nothing)
+        table = np.repeat(np.array((FRAME, OP, CALL), np.int8), [len(at) for at in rows])
+        start, end = _joined(starts), _joined(ends)
+        order = _outermost_first(start, end, table)
         start, end = start[order], end[order]
         nested = nest(start, end)
         del start, end
-        table = np.concatenate(tables)[order]
-        row = np.concatenate(rows)[order]
-        event_cause = np.concatenate(cause)[order].astype(np.int8)
-        n = len(order)
-        del order, tables, rows, cause
-        site = np.full(n, -1, np.int32)
-        is_frame = table == FRAME
-        code = trace.frames.name[row[is_frame]]
-        site[is_frame] = np.where(self._is_user[code], code, -1)
-        op = np.full(n, -1, np.int32)
+        table = table[order]
+        row = _joined(rows)[order]
+        cause, site, op = _joined(causes)[order], _joined(sites)[order], _joined(ops)[order]
+        del order
         is_op = table == OP
         is_op[is_op] = trace.host_ops.kind[row[is_op]] == HostKind.OP
-        op[is_op] = trace.host_ops.name[row[is_op]]
-        _inherit(nested, table, event_cause, site, op)
+        _inherit(nested, table, cause, site, op)
         # outside every op, the innermost annotation is better than nothing
-        note = np.full(n, -1, np.int32)
-        is_note = (table == OP) & ~is_op
-        is_note[is_note] = trace.host_ops.kind[row[is_note]] != HostKind.OFF_CPU
-        note[is_note] = self._notes[trace.host_ops.name[row[is_note]]]
-        for level in nested.levels[1:]:
-            unnamed = level[note[level] < 0]
-            note[unnamed] = note[nested.parent[unnamed]]
-        op = np.where(op >= 0, op, note)
+        op = np.where(op < NONE, _NOTE - op, op)
+        code = np.min_scalar_type(-len(trace.names) - 1)  # the smallest type that holds any
+        site, op = site.astype(code), op.astype(code)
         calls = np.flatnonzero(table == CALL)
         calls = calls[np.argsort(row[calls], kind="stable")]
-        return HostThread(
-            nested, innermost(nested), event_cause, site, op, table, row, is_op, calls
-        )
+        return HostThread(nested, cause, site, op, table, row, is_op, calls)
+
+    def _causes_of_ops(self, rows: Int32) -> Int8:
+        ops = self.trace.host_ops
+        plain, kind = self._op_cause[ops.name[rows]], ops.kind[rows]
+        plain[kind == HostKind.WAIT] = Cause.INPUT_WAIT
+        plain[kind == HostKind.OFF_CPU] = Cause.PREEMPTED
+        # an annotation is no framework op: inside it, outside an op, Python runs
+        annotation = (kind == HostKind.ANNOTATION) & (plain == Cause.DISPATCH)
+        plain[annotation] = Cause.PYTHON if self.tells_python() else Cause.UNTRACED
+        return plain
+
+    def _places_of_ops(self, rows: Int32) -> Int32:
+        """Name codes of framework ops; of annotations `_NOTE` less it; NONE of what is no place."""
+        ops = self.trace.host_ops
+        name, kind = ops.name[rows], ops.kind[rows]
+        note = np.where(kind == HostKind.OFF_CPU, NONE, self._notes[name])
+        note = np.where(note >= 0, _NOTE - note, NONE)
+        return np.where(kind == HostKind.OP, name, note).astype(np.int32)
+
+
+def _joined(columns: list[NDArray[Any]]) -> NDArray[Any]:
+    """The columns as one. Empties the list, so that none stands twice for long."""
+    whole = np.concatenate(columns)
+    columns.clear()
+    return whole
 
 
 def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32, op: Int32) -> None:
-    """Hand sites, ops, and causes that cover all inside them, down the nest; level by level."""
-    inherits = np.isin(cause, causes.INHERITED)
+    """Hand sites, ops, and causes that cover all inside them, down the nest; level by level.
+
+    Of framework ops the outermost counts, of annotations (see `_places_of_ops`) the innermost, and
+    any op before any annotation.
+    """
+    inherits = np.isin(cause, INHERITED)
     any_inherits = inherits.any()
     for level in nested.levels[1:]:
         parent = nested.parent[level]
-        bare = site[level] < 0
-        site[level[bare]] = site[parent[bare]]
-        inside = op[parent] >= 0
-        op[level[inside]] = op[parent[inside]]
+        above = site[parent]
+        mine = site[level]
+        site[level] = np.where(mine < 0, above, mine)
+        above, mine = op[parent], op[level]
+        op[level] = np.where((above >= 0) | (mine == NONE), above, mine)
         if any_inherits:
             # a CUDA call is what it is, wherever it is made
             takes = inherits[parent] & (table[level] != CALL)
@@ -231,21 +255,24 @@ def _inherit(nested: Nest, table: Int8, cause: Int8, site: Int32, op: Int32) -> 
             inherits[level[takes]] = True
 
 
-def _outermost_first(start: Int64, end: Int64, table: Int8) -> NDArray[np.intp]:
+def _outermost_first(start: Int64, end: Int64, table: Int8) -> Int32:
     """Order by start, longer first, frames before ops before calls."""
-    order = np.argsort(start, kind="stable")  # tables come in that order, each sorted already
-    tie = np.diff(start[order]) == 0
-    if tie.any() and (np.diff(end[order])[tie] > 0).any():
-        return np.lexsort((table, -end, start))
+    # tables come in that order, each sorted already
+    order = np.argsort(start, kind="stable").astype(np.int32)
+    first, second = order[:-1], order[1:]
+    tie = np.flatnonzero(start[first] == start[second])
+    if (end[second[tie]] > end[first[tie]]).any():
+        return np.lexsort((table, -end, start)).astype(np.int32)
     return order
 
 
-def _rows_by_thread(thread: Int32) -> dict[int, NDArray[np.intp]]:
-    """thread code -> its rows, in order."""
+def _rows_by_thread(thread: Int32) -> dict[int, Int32]:
+    """thread code -> its rows, in order; each with memory of its own."""
     if len(thread) == 0:
         return {}
     if (thread == thread[0]).all():
-        return {int(thread[0]): np.arange(len(thread))}
-    order = np.argsort(thread, kind="stable")
+        return {int(thread[0]): np.arange(len(thread), dtype=np.int32)}
+    order = np.argsort(thread, kind="stable").astype(np.int32)
     codes, first = np.unique(thread[order], return_index=True)
-    return dict(zip(codes.tolist(), np.split(order, first[1:]), strict=True))
+    rows = [each.copy() for each in np.split(order, first[1:])]
+    return dict(zip(codes.tolist(), rows, strict=True))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hostgap.analysis.causes import Cause, overhead_cause
 from hostgap.analysis.clock import Clock
 from hostgap.analysis.intervals import Intervals, clip, covers, overlap, union
-from hostgap.analysis.parts import Parts
+from hostgap.analysis.parts import Pieces
 from hostgap.analysis.steps import Steps
 from hostgap.analysis.syncs import capture_spans
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, ReadReport, Role, Trace
@@ -430,23 +430,28 @@ def check_steps(steps: Steps, trace: Trace, busy_ns: int) -> Iterator[Note]:
         yield Note("HG933", f"one GPU op holds {longest / busy_ns:.1%} of the busy time")
 
 
-def check_parts(parts: Parts, window_ns: int) -> Iterator[Note]:
+def check_pieces(pieces: Pieces, window_ns: int) -> Iterator[Note]:
     """What the causes themselves say about the trace.
 
     Args:
-        parts: the pieces of a device's gaps in the window.
+        pieces: of a device's gaps in the window.
         window_ns: length of the window.
     """
-    length = parts.length
-    lost = int(length[parts.cause == Cause.UNATTRIBUTABLE].sum())
+    by_cause = pieces.by_cause()
+    lost = by_cause.get(Cause.UNATTRIBUTABLE, 0)
     if lost * 20 > window_ns:
-        share = f"{lost / int(length.sum()):.0%}".replace("%", " %")
+        share = f"{lost / sum(by_cause.values()):.0%}".replace("%", " %")
         yield Note("HG926", f"{share} of the idle time has no launching call in the trace")
-    in_hand = np.isin(parts.cause, (Cause.QUEUE_GAP, Cause.LAUNCH_LATENCY))
-    long = length[in_hand & (length > LONG_WAIT_NS)]
-    if int(long.sum()) * 20 > window_ns:
+    if (by_cause.get(Cause.QUEUE_GAP, 0) + by_cause.get(Cause.LAUNCH_LATENCY, 0)) * 20 <= window_ns:
+        return
+    count = total = 0
+    for parts in pieces:
+        in_hand = np.isin(parts.cause, (Cause.QUEUE_GAP, Cause.LAUNCH_LATENCY))
+        long = parts.length[in_hand & (parts.length > LONG_WAIT_NS)]
+        count, total = count + len(long), total + int(long.sum())
+    if total * 20 > window_ns:
         yield Note(
             "HG935",
-            f"{_n(len(long), 'gap')} ({long.sum() / 1e6:,.1f} ms) in which the GPU had its next "
+            f"{_n(count, 'gap')} ({total / 1e6:,.1f} ms) in which the GPU had its next "
             "order for over 1 ms: work that was not recorded, another process, or clocks",
         )

@@ -12,11 +12,11 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.examine import Analysis, DeviceAnalysis
 from hostgap.analysis.integrity import Verdict
 from hostgap.analysis.intervals import Intervals, clip, union
-from hostgap.analysis.parts import NONE
+from hostgap.analysis.parts import NO_PARTS, NONE
 from hostgap.analysis.sites import call_sites, idle_sites
 from hostgap.analysis.step_classes import summarize_steps
 from hostgap.analysis.syncs import blocking_calls, closing_sync, find_syncs
-from hostgap.analysis.timeline import collectives
+from hostgap.analysis.timeline import collectives, kernels, lane
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, CopyKind, GpuKind, Memory, Role, Trace
 
@@ -125,30 +125,32 @@ def _device(analysis: Analysis, code: int, ops: Bool, collective: Bool) -> m.Dev
     gpu = trace.gpu_ops
     window = device.high - device.low
     idle = device.gaps.total
-    kernels = clip(device.lane.kernels, device.low, device.high).total
-    rows = device.lane.rows[ops[device.lane.rows]]
+    busy_ns = clip(kernels(gpu, device.rows), device.low, device.high).total
+    rows = device.rows[ops[device.rows]]
     kind = gpu.kind[rows]
     reason = _reason(analysis, window)
-    work = device.lane.rows[
-        np.isin(gpu.kind[device.lane.rows], (GpuKind.KERNEL, GpuKind.GRAPH))
-        & ~collective[device.lane.rows]
-    ]
-    without = clip(union(gpu.start[work], gpu.end[work]), device.low, device.high).total
+    without = busy_ns
+    if collective.any():
+        work = device.rows[~collective[device.rows]]
+        work = work[np.isin(gpu.kind[work], (GpuKind.KERNEL, GpuKind.GRAPH))]
+        without = clip(union(gpu.start[work], gpu.end[work]), device.low, device.high).total
 
-    def share(busy_ns: int) -> float | None:
-        return busy_ns / window if reason is None else None
+    def share(ns: int) -> float | None:
+        return ns / window if reason is None else None
 
-    latency = device.parts.length[device.parts.cause == Cause.LAUNCH_LATENCY]
-    by_cause = {cause.label: ns for cause, ns in device.parts.by_cause().items()}
+    latency = np.concatenate(
+        [NO_PARTS.length, *(p.length[p.cause == Cause.LAUNCH_LATENCY] for p in device.pieces)]
+    )
+    by_cause = {cause.label: ns for cause, ns in device.pieces.by_cause().items()}
     return m.DeviceMetrics(
         device=trace.devices[code].id,
         name=trace.devices[code].name,
         window_ns=window,
-        kernel_busy_ns=kernels,
+        kernel_busy_ns=busy_ns,
         active_ns=window - idle,
         idle_ns=idle,
-        copy_only_ns=window - idle - kernels,
-        kernel_utilization=share(kernels),
+        copy_only_ns=window - idle - busy_ns,
+        kernel_utilization=share(busy_ns),
         active_utilization=share(window - idle),
         utilization_without_collectives=share(without),
         reason=reason,
@@ -158,7 +160,7 @@ def _device(analysis: Analysis, code: int, ops: Bool, collective: Bool) -> m.Dev
         orphans=_number(gpu.call[rows] == NONE),
         gaps=_gaps(device.gaps),
         idle_by_cause=by_cause,
-        idle_sites=idle_sites(analysis.host, device.parts, SITES_SHOWN),
+        idle_sites=idle_sites(analysis.host, device.pieces, SITES_SHOWN),
         launch_latency_median_ns=(
             int(np.median(latency)) if len(latency) >= MEDIAN_SAMPLES else None
         ),
@@ -187,16 +189,18 @@ def _stream(
     trace: Trace, code: int, device: DeviceAnalysis, ops: Bool, by_cause: dict[str, int]
 ) -> m.StreamMetrics:
     """One stream; `by_cause` is its device's idle time."""
-    stream = device.streams[code]
-    rows = stream.lane.rows[ops[stream.lane.rows]]
-    elsewhere = stream.gaps.total - device.gaps.total
+    rows, gaps = device.streams[code], device.gaps
+    if len(device.streams) > 1:
+        gaps = lane(trace.gpu_ops, rows).gaps(device.low, device.high)
+    rows = rows[ops[rows]]
+    elsewhere = gaps.total - device.gaps.total
     return m.StreamMetrics(
         stream=trace.streams[code],
         ops=len(rows),
         kernels=_number(np.isin(trace.gpu_ops.kind[rows], (GpuKind.KERNEL, GpuKind.GRAPH))),
-        active_ns=device.high - device.low - stream.gaps.total,
-        idle_ns=stream.gaps.total,
-        gaps=_gaps(stream.gaps),
+        active_ns=device.high - device.low - gaps.total,
+        idle_ns=gaps.total,
+        gaps=_gaps(gaps),
         idle_by_cause=by_cause | ({Cause.DEPENDENCY.label: elsewhere} if elsewhere else {}),
     )
 
@@ -207,8 +211,7 @@ def _syncs(analysis: Analysis, calls: Bool) -> list[m.SyncSite]:
     The last call before the window counts with its shadow, which lies in the window.
     """
     trace = analysis.trace
-    parts = [device.parts for device in analysis.devices.values()]
-    syncs = find_syncs(trace, parts)
+    syncs = find_syncs(trace, [device.pieces for device in analysis.devices.values()])
     mine = calls[syncs.call]
     grouped: dict[tuple[str, int, m.Site | None], list[int]] = {}
     shown = np.flatnonzero(mine | (syncs.shadow_ns > 0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,10 +64,115 @@ class Parts:
         rows = self.take(pieces.interval)
         return replace(rows, start=pieces.start, end=pieces.end), pieces.cell
 
+
+class _Packed(NamedTuple):
+    """A column of integers as what it is above the least of them, in the smallest type for that."""
+
+    least: int
+    above: NDArray[Any]
+    dtype: np.dtype[Any]
+
+    def column(self) -> NDArray[Any]:
+        """The column as it was, not to be written to."""
+        least = self.dtype.type(self.least)
+        if self.above.strides == (0,):
+            return np.broadcast_to(least, len(self.above))
+        column = self.above.astype(self.dtype)
+        column += least
+        return column
+
+
+def _packed(column: NDArray[Any]) -> _Packed:
+    least, most = int(column.min()), int(column.max())
+    if least == most:
+        return _Packed(least, np.broadcast_to(np.uint8(0), len(column)), column.dtype)
+    above = column - column.dtype.type(least)
+    return _Packed(least, above.astype(np.min_scalar_type(most - least)), column.dtype)
+
+
+class _Block(NamedTuple):
+    """Pieces of consecutive gaps. They tile the gaps, so that ends need not be kept."""
+
+    first_gap: int
+    per_gap: NDArray[Any]  # how many pieces each has
+    columns: list[_Packed]  # all but the gap and the end
+
+
+_KEPT = [column.name for column in fields(Parts) if column.name not in ("gap", "end")]
+
+
+class Pieces:
+    """The pieces of all gaps of a device's window: blocks of `Parts`, in order of start.
+
+    A long trace has more of them than anything else. Within a block most columns span little, and
+    are kept in a third of the memory that they would take as one table.
+
+    Args:
+        gaps: of the window.
+    """
+
+    def __init__(self, gaps: Intervals) -> None:
+        self.gaps = gaps
+        self._blocks: list[_Block] = []
+        self._length = 0
+        self._ns = np.zeros(len(Cause), np.int64)
+
+    def add(self, parts: Parts) -> None:
+        """Append all pieces of the next gaps.
+
+        Args:
+            parts: in order of start; of which gap they are need not be right.
+
+        Raises:
+            AssertionError: they do not tile the gaps.
+        """
+        if len(parts) == 0:
+            return
+        gap = np.searchsorted(self.gaps.start, parts.start, "right") - 1
+        first = int(gap[0])
+        count = np.bincount(gap - first)
+        start, end = self._tiles(first, count, parts.start)
+        if not (np.array_equal(start, parts.start) and np.array_equal(end, parts.end)):
+            missing = int((end - start).sum()) - int(parts.length.sum())
+            raise AssertionError(f"idle time by cause misses the idle time by {missing} ns")
+        columns = [_packed(getattr(parts, name)) for name in _KEPT]
+        narrow = count.astype(np.min_scalar_type(int(count.max())))
+        self._blocks.append(_Block(first, narrow, columns))
+        self._length += len(parts)
+        self._ns += sum_by(parts.cause, parts.length, len(Cause))
+
+    def _tiles(self, first: int, count: NDArray[Any], start: Int64) -> tuple[Int64, Int64]:
+        """Starts and ends of pieces that begin at these times, as they tile their gaps."""
+        gaps = slice(first, first + len(count))
+        behind = np.cumsum(count, dtype=np.intp)
+        start, end = start.copy(), np.append(start[1:], 0)
+        some = count > 0
+        start[(behind - count)[some]] = self.gaps.start[gaps][some]
+        end[behind[some] - 1] = self.gaps.end[gaps][some]
+        return start, end
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Parts]:
+        for block in self._blocks:
+            columns = dict(zip(_KEPT, (packed.column() for packed in block.columns), strict=True))
+            start, end = self._tiles(block.first_gap, block.per_gap, columns.pop("start"))
+            number = np.arange(len(block.per_gap), dtype=np.int32) + np.int32(block.first_gap)
+            yield Parts(gap=np.repeat(number, block.per_gap), start=start, end=end, **columns)
+
+    def whole(self) -> Parts:
+        """All in one table: 42 bytes each."""
+        return together(list(self)) if self._blocks else NO_PARTS
+
+    @property
+    def total(self) -> int:
+        """Sum of the lengths, ns."""
+        return int(self._ns.sum())
+
     def by_cause(self) -> dict[Cause, int]:
         """Total ns per cause; causes that do not occur are left out."""
-        total = sum_by(self.cause, self.length, len(Cause))
-        return {Cause(code): int(ns) for code, ns in enumerate(total) if ns}
+        return {Cause(code): int(ns) for code, ns in enumerate(self._ns) if ns}
 
 
 def sum_by(key: NDArray[np.signedinteger], values: Int64, n: int) -> Int64:
@@ -108,12 +215,10 @@ def together(parts: list[Parts]) -> Parts:
 
 
 def in_order(parts: list[Parts]) -> Parts:
-    """All pieces in one table, in order of start. Empties the list: see below."""
-    order = np.argsort(np.concatenate([p.start for p in parts]), kind="stable")
-    names = [column.name for column in fields(Parts)]
-    chunks = [[getattr(p, name) for p in parts] for name in names]
-    parts.clear()
-    columns = []
-    while chunks:  # so that no column stands twice for longer than it takes to sort it
-        columns.append(np.concatenate(chunks.pop(0))[order])
-    return Parts(*columns)
+    """All pieces in one table, in order of start."""
+    every = together(parts)
+    return every.take(np.argsort(every.start, kind="stable"))
+
+
+_NO_TIME = np.zeros(0, np.int64)
+NO_PARTS = bare(np.zeros(0, np.intp), _NO_TIME, _NO_TIME, Cause.UNTRACED)

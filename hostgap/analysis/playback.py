@@ -20,6 +20,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.edit import Edit, joined
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import EMPTY, Intervals, clip, union
+from hostgap.analysis.nesting import when
 from hostgap.analysis.pace import HostSpans, Pace, paced
 from hostgap.analysis.syncs import blocking_calls, closing_sync
 from hostgap.trace.model import Bool, GpuKind, Int64, Memory, Role, Trace
@@ -115,14 +116,9 @@ class Playback:
 
     def _host_time(self, threads: list[int], causes: tuple[Cause, ...]) -> Intervals:
         """When the host's time went to one of some causes."""
-        spans = []
-        for code in threads:
-            thread = self.analysis.host[code]
-            who = thread.timeline.who[:-1]
-            found = (who >= 0) & np.isin(thread.cause[who], causes)
-            time = thread.timeline.time
-            spans.append(Intervals(time[:-1][found], time[1:][found]))
-        return joined(*spans) if spans else EMPTY
+        host = self.analysis.host
+        found = [when(host[t].nested, np.isin(host[t].cause, causes)) for t in threads]
+        return joined(EMPTY, *found)
 
     def _next_start(self, following: Int64) -> int:
         """When, as traced, the host would begin these steps again."""
@@ -234,7 +230,7 @@ class Playback:
 
     def touched(self, edit: Edit) -> int:
         """In how many of the replayed steps an edit changes anything."""
-        edit = self._local(edit)
+        edit = self.local(edit)
         of_call = self.call_step
         changed = [of_call[np.isin(self.calls, edit.unblock)]]
         for spans in (edit.cut, edit.capture):
@@ -247,7 +243,7 @@ class Playback:
 
     def shortened(self, edit: Edit) -> int:
         """GPU time, in ns, that an edit takes from the ops of the replayed steps."""
-        edit = self._local(edit)
+        edit = self.local(edit)
         before = self.units.end - self.units.start
         after, gone = self._lengths(edit, before)
         return int((before - np.where(gone, 0, after)).sum())
@@ -275,7 +271,7 @@ class Playback:
             pace: how fast host and GPU are.
             host: False for the GPU alone, with all its launches in hand.
         """
-        edit = self._local(edit)
+        edit = self.local(edit)
         unit = self.units
         lead, gap = pace.lead, pace.gap
         captured = self._captured(edit)
@@ -316,7 +312,7 @@ class Playback:
         length = np.where(unit.beside, 0, pace.length)
         return self.play(Edit(), replace(pace, gap=gap, length=length), host=False)
 
-    def _local(self, edit: Edit) -> Edit:
+    def local(self, edit: Edit) -> Edit:
         """The part of an edit that touches what is replayed."""
         if len(self.calls) == 0:
             return Edit(drop=edit.drop, length=edit.length)

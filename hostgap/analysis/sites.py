@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,8 @@ from hostgap.analysis.host import CALL, FRAME, OP, Host
 from hostgap.analysis.parts import NONE, Parts, sum_by
 from hostgap.analysis.source import lines_of_call
 from hostgap.diagnosis.model import IdleSite, Site
-from hostgap.trace.model import Int32, Trace
+from hostgap.trace.columns import distinct, distinct_codes
+from hostgap.trace.model import Int32, Int64, Trace
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -53,7 +54,7 @@ def op_names(host: Host, calls: NDArray[np.integer]) -> list[tuple[str, ...]]:
     """The framework ops around n API calls, outermost first."""
     found: list[tuple[str, ...]] = [()] * len(calls)
     threads = host.trace.api_calls.thread[calls]
-    for code in np.unique(threads).tolist():
+    for code in distinct_codes(threads).tolist():
         mine = np.flatnonzero(threads == code)
         chains = _op_chains(host, code, host[code].events_of(np.asarray(calls)[mine]))
         for i, chain in zip(mine.tolist(), chains, strict=True):
@@ -97,7 +98,7 @@ def exact_sites(
     threads = host.trace.api_calls.thread[calls]
     exact = list(sites)
     known: dict[tuple[Site, str], Site] = {}
-    for code in np.unique(threads).tolist():
+    for code in distinct_codes(threads).tolist():
         mine = np.flatnonzero(threads == code)
         for i, event in zip(mine.tolist(), host[code].events_of(calls[mine]).tolist(), strict=True):
             site = sites[i]
@@ -168,47 +169,77 @@ def call_sites(host: Host, calls: Int32) -> list[Site | None]:
     return sites
 
 
-def idle_sites(host: Host, parts: Parts, most: int) -> list[IdleSite]:
+def places(parts: Parts) -> Int32:
+    """The place of each piece as a number: its user frame, else its outermost framework op.
+
+    A frame's code doubled, an op's doubled and one more; below 0 for neither.
+    """
+    return np.where(parts.site != NONE, parts.site * 2, parts.op * 2 + 1).astype(np.int32)
+
+
+def site_of_place(trace: Trace, place: int) -> Site | None:
+    """The site that a number of `places` stands for, None for a frame that names no place."""
+    name = trace.names[place >> 1]
+    return site_of_op(name) if place & 1 else site_of_frame(name, frame_precision(trace))
+
+
+def idle_sites(host: Host, pieces: Iterable[Parts], most: int) -> list[IdleSite]:
     """The places with the most idle time, at most `most`, the costliest first.
 
     A place is a user frame; in a trace without stacks, the outermost framework op.
+
+    Args:
+        pieces: of idle time, in blocks.
     """
     trace = host.trace
-    # a frame's code is even, an op's odd, so that one number names the place
-    place = np.where(parts.site != NONE, parts.site * 2, parts.op * 2 + 1)
-    at = np.flatnonzero(place >= 0)
-    seen = np.zeros(2 * len(trace.names), np.bool_)
-    seen[place[at]] = True
-    places = np.flatnonzero(seen)
-    which = (np.cumsum(seen) - 1)[place[at]]  # np.unique would sort
     causes = len(Cause)
-    total = sum_by(
-        which * causes + parts.cause[at], parts.end[at] - parts.start[at], len(places) * causes
-    ).reshape(-1, causes)
+    total: dict[int, Int64] = {}  # place -> ns by cause
+    for parts in pieces:
+        place = places(parts)
+        at = np.flatnonzero(place >= 0)
+        found, which = distinct(place[at].astype(np.int64))
+        by_cause = sum_by(
+            which * causes + parts.cause[at], parts.length[at], len(found) * causes
+        ).reshape(-1, causes)
+        for key, ns in zip(found.tolist(), by_cause, strict=True):
+            total[key] = total[key] + ns if key in total else ns
+    costliest = sorted(total, key=lambda key: (-int(total[key].sum()), key))[:most]
+    calls = _calls(host, pieces, costliest)
     result = []
-    for i in np.argsort(-total.sum(axis=1), kind="stable")[:most].tolist():
-        name = trace.names[places[i] >> 1]
-        site = site_of_op(name) if places[i] & 1 else site_of_frame(name, frame_precision(trace))
+    for key in costliest:
+        site = site_of_place(trace, key) or site_of_op(trace.names[key >> 1])
         result.append(
             IdleSite(
-                site=site or site_of_op(name),
-                idle_ns=int(total[i].sum()),
-                by_cause={Cause(c).label: int(ns) for c, ns in enumerate(total[i]) if ns},
-                calls=_calls(host, parts, at[which == i]),
+                site=site,
+                idle_ns=int(total[key].sum()),
+                by_cause={Cause(c).label: int(ns) for c, ns in enumerate(total[key]) if ns},
+                calls=calls[key],
             )
         )
     return result
 
 
-def _calls(host: Host, parts: Parts, rows: NDArray[np.intp], most: int = 3) -> list[str]:
-    """Names of the innermost ops and API calls under which most of some pieces lie."""
+def _calls(
+    host: Host, pieces: Iterable[Parts], wanted: list[int], most: int = 3
+) -> dict[int, list[str]]:
+    """Place -> names of the innermost ops and API calls under which most of its pieces lie."""
     trace = host.trace
-    time: dict[str, int] = {}
-    for table, source in ((OP, trace.host_ops), (CALL, trace.api_calls)):
-        at = rows[parts.table[rows] == table]
-        codes, which = np.unique(source.name[parts.row[at]], return_inverse=True)
-        total = sum_by(which, parts.end[at] - parts.start[at], len(codes))
-        for code, ns in zip(codes.tolist(), total.tolist(), strict=True):
-            name = readable(trace.names[code])
-            time[name] = time.get(name, 0) + ns
-    return sorted(time, key=lambda name: (-time[name], name))[:most]
+    time: dict[int, dict[str, int]] = {key: {} for key in wanted}
+    number = np.full(2 * len(trace.names), NONE, np.int64)
+    number[wanted] = np.arange(len(wanted))
+    for parts in pieces:
+        place = places(parts)
+        for table, source in ((OP, trace.host_ops), (CALL, trace.api_calls)):
+            at = np.flatnonzero((parts.table == table) & (place >= 0))
+            of = number[place[at]]
+            at, of = at[of >= 0], of[of >= 0]
+            keys, which = distinct(of * len(trace.names) + source.name[parts.row[at]])
+            total = sum_by(which, parts.length[at], len(keys))
+            for key, ns in zip(keys.tolist(), total.tolist(), strict=True):
+                names = time[wanted[key // len(trace.names)]]
+                name = readable(trace.names[key % len(trace.names)])
+                names[name] = names.get(name, 0) + ns
+    return {
+        key: sorted(names, key=lambda name: (-names[name], name))[:most]
+        for key, names in time.items()
+    }

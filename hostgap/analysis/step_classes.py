@@ -8,14 +8,12 @@ from collections import Counter
 import numpy as np
 
 from hostgap.analysis.examine import Analysis
-from hostgap.analysis.intervals import Intervals, cut
-from hostgap.analysis.parts import sum_by
+from hostgap.analysis.intervals import Intervals, overlap
 from hostgap.analysis.steps import NUMBERED_STEP
 from hostgap.diagnosis import model as m
 from hostgap.trace.model import Bool, GpuKind, Int64, Role
 
 MOST_CLASSES = 8
-_BLOCK = 1 << 18  # pieces at once
 
 
 def summarize_steps(analysis: Analysis, ops: Bool, calls: Bool) -> m.StepsSummary:
@@ -77,13 +75,7 @@ def _per_step_counts(analysis: Analysis, ops: Bool, calls: Bool) -> dict[str, In
     copies = ops & (gpu.kind == GpuKind.COPY) & (steps.op_step >= 0)
     idle = np.zeros(n, np.int64)
     for device in analysis.devices.values():
-        parts = device.parts
-        for first in range(0, len(parts), _BLOCK):  # cutting copies what it is given
-            block = slice(first, first + _BLOCK)
-            pieces = cut(Intervals(parts.start[block], parts.end[block]), steps.boundaries)
-            inside = (pieces.cell >= 0) & (pieces.cell < n)
-            length = pieces.end - pieces.start
-            idle += sum_by(pieces.cell[inside], length[inside], n)
+        idle += overlap(Intervals(steps.boundaries[:-1], steps.boundaries[1:]), device.gaps)
     idle //= max(1, len(analysis.devices))
     return {
         "launches": calls_of(Role.LAUNCH),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hostgap.analysis.parts import NONE, Parts
+from hostgap.analysis.parts import NONE, Pieces
 from hostgap.trace.model import Bool, CopyKind, Int8, Int32, Int64, Memory, Role, Trace
 from hostgap.trace.vocabulary import BLOCKING_COPIES
 
@@ -26,13 +26,12 @@ class Syncs:
     shadow_ns: Int64
 
 
-def find_syncs(trace: Trace, parts: list[Parts]) -> Syncs:
-    """All blocking calls of a trace, with their shadows in `parts`."""
+def find_syncs(trace: Trace, devices: list[Pieces]) -> Syncs:
+    """All blocking calls of a trace, with their shadows in the idle time of devices."""
     api, gpu = trace.api_calls, trace.gpu_ops
     shadow = np.zeros(len(api), np.int64)
-    for piece in parts:
-        blamed = piece.blame != NONE
-        np.add.at(shadow, piece.blame[blamed], piece.length[blamed])
+    for pieces in devices:
+        shadow += shadows(pieces, len(api))
     copy_of_call = np.full(len(api), CopyKind.NONE, np.int8)
     copies = np.flatnonzero((gpu.call >= 0) & (gpu.copy_kind != CopyKind.NONE))
     copy_of_call[gpu.call[copies]] = gpu.copy_kind[copies]
@@ -46,6 +45,15 @@ def find_syncs(trace: Trace, parts: list[Parts]) -> Syncs:
         api.end[rows] - api.start[rows],
         shadow[rows],
     )
+
+
+def shadows(pieces: Pieces, calls: int) -> Int64:
+    """Idle time of a device in the shadow of each of so many API calls, ns."""
+    shadow = np.zeros(calls, np.int64)
+    for parts in pieces:
+        blamed = np.flatnonzero(parts.blame != NONE)
+        np.add.at(shadow, parts.blame[blamed], parts.length[blamed])
+    return shadow
 
 
 def closing_sync(trace: Trace) -> Bool:

@@ -93,8 +93,7 @@ def _syncs(analysis: Analysis) -> pd.DataFrame:
     import pandas as pd
 
     trace = analysis.trace
-    parts = [device.parts for device in analysis.devices.values()]
-    syncs = find_syncs(trace, parts)
+    syncs = find_syncs(trace, [device.pieces for device in analysis.devices.values()])
     names = np.array(trace.names, dtype=object)
     return pd.DataFrame(
         {
@@ -132,7 +131,7 @@ def _gaps(analysis: Analysis) -> pd.DataFrame:
     frames = []
     gpu = analysis.trace.gpu_ops
     for code, device in analysis.devices.items():
-        rows = device.lane.rows
+        rows = device.rows
         at = np.searchsorted(gpu.start[rows], device.gaps.end, "left")
         ended = at < len(rows)
         next_op = np.where(ended, rows[np.minimum(at, len(rows) - 1)], NONE)
@@ -195,7 +194,7 @@ def _sites(analysis: Analysis) -> pd.DataFrame:
     """The user frames under which the GPU was idle or the host waited; the index is their code."""
     import pandas as pd
 
-    used = [device.parts.site for device in analysis.devices.values()]
+    used = [np.unique(p.site) for device in analysis.devices.values() for p in device.pieces]
     codes = np.unique(np.concatenate([*used, _syncs(analysis)["site"].to_numpy()]))
     rows = []
     for code in codes[codes != NONE].tolist():

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.analysis.intervals import Intervals, complement, cut, union
-from hostgap.trace.model import Bool, GpuKind, GpuOps, Int64, Trace
+from hostgap.trace.columns import distinct_codes
+from hostgap.trace.model import Bool, GpuKind, GpuOps, Int32, Int64, Trace
 from hostgap.trace.vocabulary import is_collective
 
 
@@ -19,14 +20,12 @@ class Lane:
     Attributes:
         rows: the ops, rows of gpu_ops in order of start.
         busy: union of all of them.
-        kernels: union of kernels (and whole graphs) alone.
         points: where ops of no length stand, sorted: no work, but the GPU was reached.
         first, last: start of the first op and end of the last, ns.
     """
 
-    rows: NDArray[np.intp]
+    rows: Int32
     busy: Intervals
-    kernels: Intervals
     points: Int64
     first: int
     last: int
@@ -37,14 +36,12 @@ class Lane:
         return Intervals(idle.start, idle.end)
 
 
-def lane(gpu: GpuOps, rows: NDArray[np.intp]) -> Lane:
+def lane(gpu: GpuOps, rows: NDArray[np.signedinteger]) -> Lane:
     """Busy time of some rows of gpu_ops (at least one)."""
     start, end = gpu.start[rows], gpu.end[rows]
-    kernel = np.isin(gpu.kind[rows], (GpuKind.KERNEL, GpuKind.GRAPH))
     return Lane(
-        rows,
+        rows.astype(np.int32),
         union(start, end),
-        union(start[kernel], end[kernel]),
         np.unique(start[start == end]),
         int(start.min()),
         int(end.max()),
@@ -54,15 +51,23 @@ def lane(gpu: GpuOps, rows: NDArray[np.intp]) -> Lane:
 def device_lanes(trace: Trace) -> dict[int, Lane]:
     """A lane per device code that has ops."""
     gpu = trace.gpu_ops
-    return {int(d): lane(gpu, np.flatnonzero(gpu.device == d)) for d in np.unique(gpu.device)}
+    codes = distinct_codes(gpu.device).tolist()
+    return {code: lane(gpu, np.flatnonzero(gpu.device == code)) for code in codes}
 
 
-def stream_lanes(trace: Trace, device: Lane) -> dict[int, Lane]:
-    """A lane per stream code of one device."""
-    stream = trace.gpu_ops.stream[device.rows]
-    return {
-        int(code): lane(trace.gpu_ops, device.rows[stream == code]) for code in np.unique(stream)
-    }
+def kernels(gpu: GpuOps, rows: Int32) -> Intervals:
+    """When kernels, and whole graphs, among some rows of gpu_ops ran."""
+    rows = rows[np.isin(gpu.kind[rows], (GpuKind.KERNEL, GpuKind.GRAPH))]
+    return union(gpu.start[rows], gpu.end[rows])
+
+
+def streams(gpu: GpuOps, rows: Int32) -> dict[int, Int32]:
+    """Some rows of gpu_ops per stream code, in the same order."""
+    stream = gpu.stream[rows]
+    codes = distinct_codes(stream).tolist()
+    if len(codes) == 1:
+        return {codes[0]: rows}
+    return {code: rows[stream == code] for code in codes}
 
 
 def collectives(trace: Trace) -> Bool:

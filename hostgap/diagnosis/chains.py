@@ -22,8 +22,9 @@ from hostgap.analysis.host import FRAME, OP, HostThread
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.sites import call_sites
 from hostgap.diagnosis.model import Site
+from hostgap.trace.columns import distinct, distinct_codes
 from hostgap.trace.kernels import KernelClass, kernel_class
-from hostgap.trace.model import Bool, CopyKind, GpuKind, Int64, Role
+from hostgap.trace.model import Bool, CopyKind, GpuKind, Int32, Int64, Role
 
 if TYPE_CHECKING:
     from hostgap.diagnosis.context import Context
@@ -83,15 +84,14 @@ class KernelSequence:
         self.graph = launched.graph
         self.name = gpu.name[self.op]
         self.length = gpu.end[self.op] - gpu.start[self.op]
-        thread = api.thread[self.call].astype(np.int64)
-        self.lane = thread * (len(context.trace.streams) + 1) + gpu.stream[self.op]
-        self._thread = thread
+        lane = api.thread[self.call].astype(np.int64) * (len(context.trace.streams) + 1)
+        self.lane = distinct(lane + gpu.stream[self.op])[1].astype(np.int32)
         self.letters = self._letters()
 
     def _letters(self) -> str:
         trace = self._context.trace
         letter = np.full(len(trace.names), "o", "<U1")
-        for code in np.unique(self.name).tolist():
+        for code in distinct_codes(self.name).tolist():
             letter[code] = _letter(trace.names[code])
         letters = letter[self.name]
         gpu = trace.gpu_ops
@@ -112,12 +112,20 @@ class KernelSequence:
         self, at: NDArray[np.intp], picks: Callable[[HostThread], Bool]
     ) -> NDArray[np.intp]:
         """Per op at these positions: the innermost picked event around its call, -1 for none."""
-        found = np.full(len(at), -1, np.intp)
-        for code in np.unique(self._thread[at]).tolist():
-            mine = np.flatnonzero(self._thread[at] == code)
+        call = self.call[at]  # those of one call stand together
+        first = np.diff(call, prepend=-1) != 0
+        which: NDArray[np.intp] = np.cumsum(first) - 1
+        return self._around(call[first], picks)[which]
+
+    def _around(self, call: Int32, picks: Callable[[HostThread], Bool]) -> NDArray[np.intp]:
+        """Per call: the innermost picked event around it, -1 for none."""
+        found = np.full(len(call), -1, np.intp)
+        threads = self._context.trace.api_calls.thread[call]
+        for code in distinct_codes(threads).tolist():
+            mine = np.flatnonzero(threads == code)
             thread = self._context.host[code]
             picked = picks(thread)
-            event = thread.events_of(self.call[at[mine]])
+            event = thread.events_of(call[mine])
             alive = np.flatnonzero(event >= 0)
             while len(alive):
                 here = event[alive]
@@ -147,8 +155,9 @@ class KernelSequence:
         self, at: NDArray[np.intp], event: NDArray[np.intp], names: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         found = np.full(len(at), -1, np.int32)
-        for code in np.unique(self._thread[at[event >= 0]]).tolist():
-            mine = np.flatnonzero((self._thread[at] == code) & (event >= 0))
+        thread = self._context.trace.api_calls.thread[self.call[at]]
+        for code in distinct_codes(thread[event >= 0]).tolist():
+            mine = np.flatnonzero((thread == code) & (event >= 0))
             found[mine] = names[self._context.host[code].row[event[mine]]]
         return found
 
@@ -174,7 +183,7 @@ class KernelSequence:
         return self._context.trace.source == "nsys"
 
     @cached_property
-    def region(self) -> Int64:
+    def region(self) -> Int32:
         """Per op: a number of the call of the user's function around it, -1 without stacks.
 
         In a Kineto trace that is one run of the function; a stack of an Nsight export says only
@@ -182,23 +191,23 @@ class KernelSequence:
         """
         trace, host = self._context.trace, self._context.host
         if len(trace.frames) == 0:
-            return np.full(len(self.op), -1, np.int64)
+            return np.full(len(self.op), -1, np.int32)
         site = host.call_sites(self.call)
         if self.stacks_of_calls:
             known: dict[object, int] = {}
-            number = np.full(len(trace.names) + 1, -1, np.int64)
-            for code in np.unique(site[site >= 0]).tolist():
+            number = np.full(len(trace.names) + 1, -1, np.int32)
+            for code in distinct_codes(site[site >= 0]).tolist():
                 parts = frame_parts(trace.names[code])
                 key = (parts[0], parts[2]) if parts else code
                 number[code] = known.setdefault(key, len(known))
             return number[site]
         users = np.zeros(len(trace.names), np.bool_)
-        users[np.unique(site[site >= 0])] = True
+        users[site[site >= 0]] = True
         everything = np.arange(len(self.op))
-        return self._innermost(everything, lambda t: self._named(t, FRAME, users)).astype(np.int64)
+        return self._innermost(everything, lambda t: self._named(t, FRAME, users)).astype(np.int32)
 
     @cached_property
-    def module(self) -> Int64:
+    def module(self) -> Int32:
         """Per op: a number of the run of the nn.Module around it that is no single layer (not a
         Linear: the module that holds it); where there are no modules, as `region`."""
         names = self._context.trace.names
@@ -209,7 +218,7 @@ class KernelSequence:
             return self.region
         everything = np.arange(len(self.op))
         event = self._innermost(everything, lambda t: self._named(t, FRAME, wanted))
-        return np.where(event >= 0, event, self.region).astype(np.int64)
+        return np.where(event >= 0, event, self.region).astype(np.int32)
 
     # --- patterns -----------------------------------------------------------------------------
 
@@ -218,7 +227,7 @@ class KernelSequence:
         code = np.frombuffer(self.letters.encode(), np.uint8)
         return np.isin(code, np.frombuffer(letters.encode(), np.uint8))
 
-    def together(self, low: int, high: int, group: Int64 | None = None) -> bool:
+    def together(self, low: int, high: int, group: Int32 | None = None) -> bool:
         """Whether ops low to high (exclusive) share thread, stream, step, and a region."""
         columns = (self.lane, self.step) if group is None else (self.lane, self.step, group)
         return all(bool((c[low:high] == c[low]).all()) for c in columns)
@@ -255,7 +264,7 @@ class KernelSequence:
             mask[list(attention.gemms)] = True
         return mask
 
-    def runs(self, member: Bool, group: Int64, least: int) -> NDArray[np.intp]:
+    def runs(self, member: Bool, group: Int32, least: int) -> NDArray[np.intp]:
         """Runs of at least so many members side by side, in one thread, stream, step and group.
 
         Returns:
@@ -324,7 +333,7 @@ class KernelSequence:
         launches = np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY))
         launches[calls] = False
         threads = api.thread[calls]
-        for code in np.unique(threads).tolist():
+        for code in distinct_codes(threads).tolist():
             mine = np.flatnonzero(threads == code)
             thread = context.host[code]
             others = context.call_start[launches & (api.thread == code)]  # in order already

@@ -16,7 +16,7 @@ from hostgap.analysis.examine import Analysis
 from hostgap.analysis.host import Host
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.metrics import in_window
-from hostgap.analysis.parts import NONE, Parts, sum_by
+from hostgap.analysis.parts import Parts, Pieces
 from hostgap.analysis.sites import (
     call_sites,
     exact_sites,
@@ -24,18 +24,20 @@ from hostgap.analysis.sites import (
     op_names,
     site_of_frame,
 )
-from hostgap.analysis.syncs import copy_syncs
+from hostgap.analysis.syncs import copy_syncs, shadows
 from hostgap.analysis.timeline import collectives
 from hostgap.analysis.whatif import Replay
 from hostgap.diagnosis.chains import KernelSequence
 from hostgap.diagnosis.check import said
+from hostgap.diagnosis.copies import Copies, find_copies
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import Launches, launches
 from hostgap.diagnosis.rule import Need, WaitRule
 from hostgap.diagnosis.waits import Wait, Waits, find_waits, pageable_copies
 from hostgap.errors import Stopped
 from hostgap.profiling.measurement import Measurement
-from hostgap.trace.model import Bool, HostKind, Int64, Role, Trace
+from hostgap.trace.columns import distinct_codes
+from hostgap.trace.model import Bool, HostKind, Int32, Int64, Role, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,10 @@ class Launched:
         step: the step each belongs to.
     """
 
-    op: Int64
-    call: Int64
+    op: Int32
+    call: Int32
     graph: Bool
-    step: NDArray[np.int32]
+    step: Int32
 
 
 class Context:
@@ -128,20 +130,22 @@ class Context:
         """Per row of gpu_ops: is it a collective?"""
         return collectives(self.trace)
 
+    @property
+    def pieces(self) -> Pieces:
+        """The idle time of the device in the window, cut by cause, in blocks."""
+        return self.device.pieces
+
     @cached_property
     def parts(self) -> Parts:
-        """The idle time of the device in the window, cut by cause."""
-        return self.device.parts
+        """The same in one table, for rules that need it so: of a large trace it is large."""
+        return self.pieces.whole()
 
     def idle(self, *causes: Cause) -> int:
         """Idle ns of the device under any of these causes, all of it without any."""
         if not causes:
             return self.device.gaps.total
-        return sum(self._by_cause.get(cause, 0) for cause in causes)
-
-    @cached_property
-    def _by_cause(self) -> dict[Cause, int]:
-        return self.parts.by_cause()
+        by_cause = self.pieces.by_cause()
+        return sum(by_cause.get(cause, 0) for cause in causes)
 
     @cached_property
     def launched(self) -> Launched:
@@ -149,9 +153,9 @@ class Context:
         gpu, api = self.trace.gpu_ops, self.trace.api_calls
         rows = np.flatnonzero(self.ops & (gpu.device == self.code) & (gpu.call >= 0))
         rows = rows[np.lexsort((gpu.start[rows], gpu.call[rows]))]
-        call = gpu.call[rows].astype(np.int64)
+        call = gpu.call[rows]
         graph = api.role[call] == Role.GRAPH_LAUNCH
-        return Launched(rows.astype(np.int64), call, graph, self.analysis.steps.op_step[rows])
+        return Launched(rows.astype(np.int32), call, graph, self.analysis.steps.op_step[rows])
 
     @cached_property
     def sequence(self) -> KernelSequence:
@@ -162,6 +166,11 @@ class Context:
     def launches(self) -> Launches:
         """The calls that launched the device's ops, with the graph launches around each."""
         return launches(self)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """The copies between the host and the device for which the host does not wait."""
+        return find_copies(self)
 
     # --- host ---------------------------------------------------------------------------------
 
@@ -261,9 +270,7 @@ class Context:
     @cached_property
     def shadow_ns(self) -> Int64:
         """Per API call: idle time of the device that its return was followed by."""
-        blamed = np.flatnonzero(self.parts.blame != NONE)
-        length = self.parts.end[blamed] - self.parts.start[blamed]
-        return sum_by(self.parts.blame[blamed], length, len(self.trace.api_calls))
+        return shadows(self.pieces, len(self.trace.api_calls))
 
     @cached_property
     def _pageable(self) -> Bool:
@@ -342,7 +349,7 @@ class Context:
         calls themselves."""
         start, end = self.call_start[calls].copy(), self.call_end[calls].copy()
         threads = self.trace.api_calls.thread[calls]
-        for code in np.unique(threads).tolist():
+        for code in distinct_codes(threads).tolist():
             mine = np.flatnonzero(threads == code)
             thread = self.host[code]
             outer = _outermost_op(self.host, code)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hostgap.analysis.edit import Edit
-from hostgap.analysis.intervals import Intervals, overlap, union
+from hostgap.analysis.intervals import Intervals, overlap
 from hostgap.analysis.syncs import copy_syncs
+from hostgap.analysis.timeline import kernels
 from hostgap.trace.model import Bool, CopyKind, GpuKind, Int8, Int64
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def find_copies(context: Context) -> Copies:
     crosses = np.isin(gpu.copy_kind[launched.op], (CopyKind.H2D, CopyKind.D2H)) & ~launched.graph
     at = np.flatnonzero(crosses)
     at = at[~_waited(context)[launched.call[at]]]
-    op, step = launched.op[at], launched.step[at]
+    op, step = launched.op[at].astype(np.int64), launched.step[at]
     exposed = gpu.end[op] - gpu.start[op]
     exposed = exposed - overlap(Intervals(gpu.start[op], gpu.end[op]), kernels_of(context))
     is_kernel = np.isin(gpu.kind[launched.op], (GpuKind.KERNEL, GpuKind.GRAPH))
@@ -69,9 +70,7 @@ def find_copies(context: Context) -> Copies:
 
 def kernels_of(context: Context) -> Intervals:
     """When kernels ran on the device."""
-    gpu = context.trace.gpu_ops
-    mine = (gpu.device == context.code) & np.isin(gpu.kind, (GpuKind.KERNEL, GpuKind.GRAPH))
-    return union(gpu.start[mine], gpu.end[mine])
+    return kernels(context.trace.gpu_ops, context.device.rows)
 
 
 def _waited(context: Context) -> Bool:
@@ -88,11 +87,11 @@ def hidden(context: Context, op: Int64, exposed: Int64) -> Edit:
     """The world in which copies run beside kernels, as far as there are kernels to hide them."""
     gpu = context.trace.gpu_ops
     low, high = np.array([context.device.low]), np.array([context.device.high])
-    kernels = int(overlap(Intervals(low, high), kernels_of(context))[0])
+    most = int(overlap(Intervals(low, high), kernels_of(context))[0])
     total = int(exposed.sum())
-    if total <= kernels:
+    if total <= most:
         return Edit(drop=np.sort(op))
-    share = (total - kernels) / total
+    share = (total - most) / total
     left = ((gpu.end[op] - gpu.start[op]) * share).astype(np.int64)
     return Edit(length=dict(zip(op.tolist(), left.tolist(), strict=True)))
 

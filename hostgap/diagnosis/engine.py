@@ -9,7 +9,7 @@ and only what still costs something there is more than `info`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -78,7 +78,8 @@ def run_rules(
     options = options or {}
     not_applicable: list[m.NotApplicable] = []
     problems: list[str] = []
-    matches: list[tuple[Rule, Match]] = []
+    matches: list[_Weighed] = []
+    price = _Prices(context)
     for rule in rules:
         try:
             lacking = context.lacks(rule.needs)
@@ -90,14 +91,14 @@ def run_rules(
             else:
                 chosen = options.get(rule.code) or rule.options()
                 found = [checked(context.trace, match) for match in rule.find(context, chosen)]
-                matches += [(rule, match) for match in _fewer(rule, found)]
+                matches += [price.weighed(rule, match) for match in _fewer(rule, found)]
         except (KeyboardInterrupt, Stopped):
             raise
         except BaseException as error:  # noqa: BLE001  a rule of a user's own stops no other
             problems.append(f"{rule.code}: failed: {said(error)}")
     problems += context.problems
-    price = _Prices(context, matches)
-    priced = [price(rule, match) for rule, match in matches]
+    replayed = price.costliest(matches)
+    priced = [price(one.rule, one.match, one in replayed) for one in matches]
     findings = [(one, _finding(context, one, min_saving)) for one in priced]
     findings.sort(key=lambda pair: _rank(pair[1]))
     whatif = None
@@ -121,41 +122,55 @@ def _fewer(rule: Rule, found: list[Match]) -> list[Match]:
     return [*kept, Match(calls=calls, edit=edit, count=sum(counts), title=title)]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Weighed:
+    rule: Rule
+    match: Match
+    weight: int  # what it may cost, by what can be seen without a replay
+
+
 class _Prices:
     """Prices matches by replaying the window's first steps without them."""
 
-    def __init__(self, context: Context, matches: Sequence[tuple[Rule, Match]]) -> None:
+    def __init__(self, context: Context) -> None:
         self.replay = context.calibrated or context.replay
         self._steps = context.counted_steps
         self._window: float = context.window_ns
         self._idle = context.idle()
-        blocking = blocking_calls(context.trace)
-        api, gpu = context.trace.api_calls, context.trace.gpu_ops
-
-        def weight(match: Match) -> int:
-            calls = match.calls[blocking[match.calls]] if len(match.calls) else match.calls
-            saved = 0
-            if match.edit is not None:
-                saved = match.edit.cut.total + match.edit.capture.total
-                gone = np.concatenate((match.edit.drop, np.array(list(match.edit.length))))
-                saved += int((gpu.end - gpu.start)[gone.astype(np.int64)].sum())
-            return int((api.end[calls] - api.start[calls]).sum()) + len(match.calls) + saved
-
-        priced = [match for rule, match in matches if not rule.informs]
-        most = PRICED
-        if self.replay is not None:  # one step may be larger than what is replayed otherwise
-            most = max(
-                FEWEST_PRICED, min(PRICED, PRICED * MOST_EVENTS // max(1, self.replay.events))
-            )
-        self._priced = {id(match) for match in sorted(priced, key=lambda m: -weight(m))[:most]}
+        self._trace = context.trace
+        self._blocking = blocking_calls(context.trace)
         if self.replay is not None and self.replay.calibration is not None:
             self._window = self.low_window = self.replay.calibration.step_ns * self._steps
         elif self.replay is not None:
             self.scale = context.window_ns / max(1, self.replay.high - self.replay.low)
             self.low_window = self.replay.length(Edit(), untraced=True) * self.scale
 
-    def __call__(self, rule: Rule, match: Match) -> _Priced:
-        if self.replay is None or rule.informs or id(match) not in self._priced:
+    def weighed(self, rule: Rule, match: Match) -> _Weighed:
+        """A match with its weight, and of its edit only what is replayed: the rest may be much."""
+        api, gpu = self._trace.api_calls, self._trace.gpu_ops
+        calls = match.calls[self._blocking[match.calls]] if len(match.calls) else match.calls
+        weight = int((api.end[calls] - api.start[calls]).sum()) + len(match.calls)
+        if match.edit is None:
+            return _Weighed(rule, match, weight)
+        weight += match.edit.cut.total + match.edit.capture.total
+        gone = np.concatenate((match.edit.drop, np.array(list(match.edit.length)))).astype(np.int64)
+        weight += int((gpu.end[gone] - gpu.start[gone]).sum())
+        if self.replay is not None:
+            match = replace(match, edit=self.replay.local(match.edit))
+        return _Weighed(rule, match, weight)
+
+    def costliest(self, matches: Sequence[_Weighed]) -> set[_Weighed]:
+        """The matches to replay."""
+        most = PRICED
+        if self.replay is not None:  # one step may be larger than what is replayed otherwise
+            most = max(
+                FEWEST_PRICED, min(PRICED, PRICED * MOST_EVENTS // max(1, self.replay.events))
+            )
+        priced = [one for one in matches if not one.rule.informs]
+        return set(sorted(priced, key=lambda one: -one.weight)[:most])
+
+    def __call__(self, rule: Rule, match: Match, replayed: bool) -> _Priced:
+        if self.replay is None or not replayed:
             return _Priced(rule, match, None, None, None, None)
         if match.edit is None:
             return _Priced(rule, match, 0, 0, 0.0, 0.0)

@@ -6,7 +6,8 @@ Functions over a `Context`; a thread is its code, an event its index in the thre
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,12 +16,19 @@ from numpy.typing import NDArray
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import CALL, FRAME, OP
-from hostgap.analysis.intervals import Intervals, union
-from hostgap.analysis.parts import Parts, sum_by
-from hostgap.analysis.sites import frame_precision, site_of_frame, site_of_op
+from hostgap.analysis.intervals import EMPTY, Intervals, union
+from hostgap.analysis.parts import Parts, Pieces, sum_by
+from hostgap.analysis.sites import (
+    frame_precision,
+    places,
+    site_of_frame,
+    site_of_op,
+    site_of_place,
+)
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.rule import Match
-from hostgap.trace.model import Bool, Int64, Role
+from hostgap.trace.columns import distinct, distinct_codes
+from hostgap.trace.model import Bool, Int32, Int64, Role
 
 if TYPE_CHECKING:
     from hostgap.diagnosis.context import Context
@@ -34,6 +42,8 @@ HOST_LATE = (
     Cause.PYTHON,
     Cause.UNTRACED,
 )
+_NOWHERE, _OUT = -1, -2  # places: neither a frame nor an op; not chosen
+Which = Callable[[Parts], Bool]  # chooses some parts of a block
 # Where serving engines stand while no request is running: vLLM, SGLang.
 _ENGINE_IDLE = re.compile(
     r"vllm/\S*engine/core\.py\(\d+\): _process_input_queue$"
@@ -44,7 +54,7 @@ _ENGINE_IDLE = re.compile(
 def launching_threads(context: Context) -> NDArray[np.int32]:
     """The threads that launch kernels or graphs, and the one that marks the steps."""
     api, marks = context.trace.api_calls, context.analysis.steps.marks
-    threads = np.unique(api.thread[np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH))])
+    threads = distinct_codes(api.thread[np.isin(api.role, (Role.LAUNCH, Role.GRAPH_LAUNCH))])
     return np.union1d(threads, [marks.thread] if marks.thread >= 0 else []).astype(np.int32)
 
 
@@ -68,10 +78,10 @@ def named(context: Context, pattern: re.Pattern[str]) -> Bool:
     return np.array(found, np.bool_)
 
 
-def event_names(context: Context, code: int) -> Int64:
+def event_names(context: Context, code: int) -> Int32:
     """Per event of a thread: the code of its name in Trace.names."""
     thread, trace = context.host[code], context.trace
-    names = np.zeros(len(thread.row), np.int64)
+    names = np.zeros(len(thread.row), np.int32)
     for which, table in ((FRAME, trace.frames), (OP, trace.host_ops), (CALL, trace.api_calls)):
         mine = thread.table == which
         names[mine] = table.name[thread.row[mine]]
@@ -80,11 +90,7 @@ def event_names(context: Context, code: int) -> Int64:
 
 def events_at(context: Context, code: int, time: Int64) -> NDArray[np.intp]:
     """The innermost event of a thread at each of n times (GPU clock), -1 for none."""
-    timeline = context.host[code].timeline
-    if len(timeline.time) == 0:
-        return np.full(len(time), -1, np.intp)
-    cell = np.searchsorted(timeline.time, time, "right") - 1
-    return np.where(cell >= 0, timeline.who[np.maximum(cell, 0)], -1).astype(np.intp)
+    return context.host[code].nested.around(time).astype(np.intp)
 
 
 def events_under(context: Context, code: int, names: Bool) -> Bool:
@@ -106,79 +112,148 @@ def outermost_caused(context: Context, code: int, cause: Cause) -> NDArray[np.in
     return outer
 
 
-def parts_under(context: Context, names: Bool) -> Bool:
-    """Per part: does it lie under a frame, op or annotation with one of these names?"""
-    parts = context.parts
-    under = np.zeros(len(parts), np.bool_)
-    if not names.any():
+def parts_under(context: Context, names: Bool) -> Which:
+    """Chooses parts under a frame, op or annotation with one of these names."""
+    masks: dict[int, Bool] = {}
+
+    def which(parts: Parts) -> Bool:
+        under = np.zeros(len(parts), np.bool_)
+        if not names.any():
+            return under
+        for code in distinct_codes(parts.thread[parts.thread >= 0]).tolist():
+            if code not in masks:
+                masks[code] = events_under(context, code, names)
+            mine = np.flatnonzero(parts.thread == code)
+            event = events_at(context, code, parts.start[mine])
+            has = event >= 0
+            under[mine[has]] = masks[code][event[has]]
         return under
-    for code in np.unique(parts.thread[parts.thread >= 0]).tolist():
-        mine = np.flatnonzero(parts.thread == code)
-        event = events_at(context, code, parts.start[mine])
-        has = event >= 0
-        under[mine[has]] = events_under(context, code, names)[event[has]]
-    return under
+
+    return which
 
 
-def caused_by(context: Context, *causes: Cause) -> Bool:
+def caused_by(parts: Parts, *causes: Cause) -> Bool:
     """Per part: has it one of these causes?"""
     wanted = np.zeros(len(Cause), np.bool_)
     wanted[list(causes)] = True
-    return wanted[context.parts.cause]
+    return wanted[parts.cause]
 
 
-def parts_in(context: Context, merged: Intervals) -> Bool:
+def parts_in(parts: Parts, merged: Intervals) -> Bool:
     """Per part: does it begin inside a merged set?"""
-    inside = np.zeros(len(context.parts) + 1, np.int8)
+    inside = np.zeros(len(parts) + 1, np.int8)
     # parts are in order of start
-    np.add.at(inside, np.searchsorted(context.parts.start, merged.start, "left"), 1)
-    np.add.at(inside, np.searchsorted(context.parts.start, merged.end, "left"), -1)
+    np.add.at(inside, np.searchsorted(parts.start, merged.start, "left"), 1)
+    np.add.at(inside, np.searchsorted(parts.start, merged.end, "left"), -1)
     return np.cumsum(inside[:-1], dtype=np.int8) > 0
 
 
-def no_work(context: Context) -> Bool:
-    """Per part: had the engine no request to run? Its idle loop, or the cause, says so."""
-    return caused_by(context, Cause.NO_WORK) | parts_under(context, named(context, _ENGINE_IDLE))
+def no_work(context: Context) -> Which:
+    """Chooses parts in which the engine had no request to run: its idle loop, or the cause, says
+    so."""
+    in_loop = parts_under(context, named(context, _ENGINE_IDLE))
+    return lambda parts: caused_by(parts, Cause.NO_WORK) | in_loop(parts)
 
 
-def idle_by_place(
-    context: Context, which: Bool, most: int = 5, parts: Parts | None = None
-) -> Iterator[tuple[Site | None, Int64]]:
-    """Rows of parts put together by user frame, where there is none by op or annotation.
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Some idle time.
+
+    Attributes:
+        spans: when it was, merged.
+        first_end: of the first piece of it in each gap that has one, ns.
+    """
+
+    spans: Intervals
+    first_end: Int64
+
+    @property
+    def total(self) -> int:
+        """Its length, ns."""
+        return self.spans.total
+
+
+def idle_of(context: Context, which: Which) -> Idle:
+    """The idle time that is chosen."""
+    return _put_together([_some(parts, np.flatnonzero(which(parts))) for parts in context.pieces])
+
+
+def _some(parts: Parts, rows: NDArray[np.intp]) -> Idle:
+    end = parts.end[rows]
+    first = np.diff(parts.gap[rows], prepend=-1) != 0  # parts are in order
+    return Idle(union(parts.start[rows], end), end[first])
+
+
+def _put_together(blocks: list[Idle]) -> Idle:
+    """Of blocks that share no gap."""
+    if not blocks:
+        return Idle(EMPTY, EMPTY.end)
+    spans = union(*(np.concatenate(each) for each in zip(*(b.spans for b in blocks), strict=True)))
+    return Idle(spans, np.concatenate([block.first_end for block in blocks]))
+
+
+class IdlePlaces:
+    """Chosen idle time put together by user frame, where there is none by op or annotation.
 
     Args:
-        which: mask over the parts.
-        most: how many places; the costliest come first.
-        parts: the context's own with places of the caller's choice.
+        context: the trace.
+        which: chooses the parts.
+        moved: gives the same parts with places of the caller's choice.
+        pieces: those of another device than the context's.
+
+    Attributes:
+        total_ns: of all places.
     """
-    trace = context.trace
-    parts = context.parts if parts is None else parts
-    rows = np.flatnonzero(which)
-    # a frame's code is even, an op's odd, 0 is neither
-    frame, op = parts.site[rows].astype(np.int64), parts.op[rows].astype(np.int64)
-    place = np.where(frame >= 0, 2 * frame + 2, np.where(op >= 0, 2 * op + 3, 0))
-    total = sum_by(place, parts.length[rows], 2 * len(trace.names) + 2)
-    for key in np.argsort(-total, kind="stable")[:most].tolist():
-        if total[key] == 0:
-            return
-        name = trace.names[key // 2 - 1] if key else ""
-        site = site_of_frame(name, frame_precision(trace)) if key and key % 2 == 0 else None
-        yield site or (site_of_op(name) if key else None), rows[place == key]
+
+    def __init__(
+        self,
+        context: Context,
+        which: Which,
+        moved: Callable[[Parts], Parts] | None = None,
+        pieces: Pieces | None = None,
+    ) -> None:
+        self._trace = context.trace
+        self._pieces = context.pieces if pieces is None else pieces
+        # per block: the place of each part, _OUT where it is not chosen
+        self._place: list[NDArray[np.signedinteger]] = []
+        self._ns = np.zeros(2 * len(self._trace.names) - _NOWHERE, np.int64)
+        for parts in self._pieces:
+            chosen = which(parts)
+            at = np.flatnonzero(chosen)
+            place = np.full(len(parts), _OUT, np.min_scalar_type(-len(self._ns)))
+            if len(at):
+                place[at] = places(moved(parts) if moved else parts)[at]
+                found, which_one = distinct(place[at].astype(np.int64))
+                self._ns[found - _NOWHERE] += sum_by(which_one, parts.length[at], len(found))
+            self._place.append(place)
+        self.total_ns = int(self._ns.sum())
+
+    def costliest(self, most: int = 5) -> Iterator[tuple[Site | None, Idle]]:
+        """The places with the most of it, at most `most`, the costliest first."""
+        order = np.argsort(-self._ns, kind="stable")[:most]
+        keys = (order[self._ns[order] > 0] + _NOWHERE).tolist()
+        found: dict[int, list[Idle]] = {key: [] for key in keys}
+        for parts, place in zip(self._pieces, self._place, strict=True):
+            for key in keys:
+                found[key].append(_some(parts, np.flatnonzero(place == key)))
+        for key in keys:
+            site = site_of_place(self._trace, key) if key >= 0 else None
+            if site is None and key >= 0:
+                site = site_of_op(self._trace.names[key >> 1])
+            yield site, _put_together(found.pop(key))
 
 
-def idle_match(context: Context, site: Site | None, rows: Int64, title: str = "") -> Match:
-    """A match of idle parts: without it the host does not spend them.
+def idle_match(context: Context, site: Site | None, idle: Idle, title: str = "") -> Match:
+    """A match of idle time: without it the host does not spend it.
 
     Its calls are the launches that came late for it, its count the gaps it has a part in.
     """
-    parts, launches = context.parts, context.calls_of(Role.LAUNCH, Role.GRAPH_LAUNCH)
-    start, end, gap = parts.start[rows], parts.end[rows], parts.gap[rows]
-    first = np.diff(gap, prepend=-1) != 0  # of its gap: parts are in order
-    late = np.searchsorted(context.call_start[launches], end[first], "left")
+    launches = context.calls_of(Role.LAUNCH, Role.GRAPH_LAUNCH)
+    late = np.searchsorted(context.call_start[launches], idle.first_end, "left")
     late = late[(np.diff(late, prepend=-1) != 0) & (late < len(launches))]
     calls = launches[late] if site is not None else launches[:0]
-    edit = Edit(cut=union(start, end))
-    return Match(calls=calls, edit=edit, site=site, count=int(first.sum()), title=title)
+    edit = Edit(cut=idle.spans)
+    return Match(calls=calls, edit=edit, site=site, count=len(idle.first_end), title=title)
 
 
 def outermost(context: Context, names: Bool) -> Iterator[tuple[int, NDArray[np.intp]]]:

@@ -54,7 +54,7 @@ def launches(context: Context) -> Launches:
     gpu, api, steps = context.trace.gpu_ops, context.trace.api_calls, context.analysis.steps
     launched = context.launched  # in order of call, and within a call of start
     head = np.flatnonzero(np.diff(launched.call, prepend=-1))
-    call = launched.call[head]
+    call = launched.call[head].astype(np.int64)
     # a copy is launched alone; a graph's copies are its own business
     crosses = np.isin(gpu.copy_kind[launched.op[head]], (CopyKind.H2D, CopyKind.D2H))
     graph = api.role[call] == Role.GRAPH_LAUNCH

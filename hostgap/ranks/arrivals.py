@@ -11,7 +11,6 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import Intervals, overlap, union
 from hostgap.analysis.metrics import in_window
-from hostgap.analysis.parts import sum_by
 from hostgap.analysis.timeline import collectives
 from hostgap.trace.model import Bool, Int8, Int32, Int64
 
@@ -107,16 +106,14 @@ def _idle(
     analysis: Analysis, device: int, low: Int64, high: Int64
 ) -> tuple[Int64, NDArray[np.int8]]:
     """Idle ns of a late host within each of n intervals in order, and the main cause of each."""
-    parts = analysis.devices[device].parts
     n = len(low)
-    late = np.flatnonzero(~np.isin(parts.cause, NOT_HOST))
-    if len(late) == 0:
-        return np.zeros(n, np.int64), np.full(n, -1, np.int8)
-    # a piece lies before one collective: idle time is cut where a collective starts
-    at = np.searchsorted(high, parts.end[late], "left")
-    inside = at < n
-    late, at = late[inside], at[inside]
-    length = np.maximum(parts.end[late] - np.maximum(parts.start[late], low[at]), 0)
-    by = sum_by(at * len(Cause) + parts.cause[late], length, n * len(Cause)).reshape(n, len(Cause))
+    by = np.zeros((n, len(Cause)), np.int64)
+    for parts in analysis.devices[device].pieces:
+        late = np.flatnonzero(~np.isin(parts.cause, NOT_HOST))
+        # a piece lies before one collective: idle time is cut where a collective starts
+        at = np.searchsorted(high, parts.end[late], "left")
+        late, at = late[at < n], at[at < n]
+        length = np.maximum(parts.end[late] - np.maximum(parts.start[late], low[at]), 0)
+        np.add.at(by, (at, parts.cause[late]), length)
     total = by.sum(axis=1)
     return total, np.where(total > 0, by.argmax(axis=1), -1).astype(np.int8)

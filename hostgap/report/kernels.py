@@ -54,10 +54,9 @@ def kernels(analysis: Analysis, geometry: Mapping[str, Geometry]) -> Kernels:
     inside = np.zeros(len(gpu), np.bool_)
     interval = np.full(len(gpu), -1, np.int64)
     for device in analysis.devices.values():
-        rows = device.lane.rows
-        inside[rows] = (gpu.end[rows] > device.low) & (gpu.start[rows] < device.high)
-        for stream in device.streams.values():
-            own = stream.lane.rows
+        ops = device.rows
+        inside[ops] = (gpu.end[ops] > device.low) & (gpu.start[ops] < device.high)
+        for own in device.streams.values():
             interval[own[1:]] = np.diff(gpu.start[own])
     inside &= np.isin(gpu.kind, (GpuKind.KERNEL, GpuKind.GRAPH))
     rows = np.flatnonzero(inside)

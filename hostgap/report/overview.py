@@ -11,8 +11,9 @@ import numpy as np
 
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.examine import DeviceAnalysis
+from hostgap.analysis.timeline import kernels, lane
 from hostgap.report.packing import Packer
-from hostgap.trace.model import Int64
+from hostgap.trace.model import GpuOps, Int64
 
 BINS = 800
 MOST_DEVICES = 16
@@ -31,7 +32,9 @@ def covered(start: Int64, end: Int64, edges: Int64) -> Int64:
     return np.diff(np.where(at >= 0, total[at] + inside, 0))
 
 
-def overview(devices: list[DeviceAnalysis], low: int, high: int, packer: Packer) -> dict[str, Any]:
+def overview(
+    gpu: GpuOps, devices: list[DeviceAnalysis], low: int, high: int, packer: Packer
+) -> dict[str, Any]:
     """Bins of equal length over `[low, high)`: ns per bin, series and device.
 
     Returns:
@@ -41,12 +44,12 @@ def overview(devices: list[DeviceAnalysis], low: int, high: int, packer: Packer)
     edges = low + (high - low) * np.arange(bins + 1, dtype=np.int64) // bins
     shown = []
     for device in devices[:MOST_DEVICES]:
-        lane, parts = device.lane, device.parts
-        kernels = covered(lane.kernels.start, lane.kernels.end, edges)
-        busy = covered(lane.busy.start, lane.busy.end, edges)
-        series = [{"series": KERNELS, "column": packer.add(kernels)}]
-        if (busy > kernels).any():
-            series.append({"series": COPIES, "column": packer.add(busy - kernels)})
+        parts = device.parts
+        ran = covered(*kernels(gpu, device.rows), edges)
+        busy = covered(*lane(gpu, device.rows).busy, edges)
+        series = [{"series": KERNELS, "column": packer.add(ran)}]
+        if (busy > ran).any():
+            series.append({"series": COPIES, "column": packer.add(busy - ran)})
         for code in np.unique(parts.cause).tolist():
             mine = parts.take(parts.cause == code)
             column = covered(mine.start, mine.end, edges)

@@ -18,6 +18,7 @@ from hostgap.analysis.causes import MEANING, ROLE_CAUSE, Cause, is_user_frame
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.host import CALL, FRAME, OP
 from hostgap.analysis.nesting import nest
+from hostgap.analysis.parts import Parts
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.output.printable import printable
 from hostgap.report.evidence import Evidence, evidence_of, finding_ids
@@ -73,17 +74,16 @@ def timeline(
         table.thinned = thin(detail, table.start, table.end, table.lane)
 
     packer = Packer()
-    kept_parts = [
-        np.flatnonzero(
-            detail.keeps(device.parts.start)
-            & (device.parts.start >= low)
-            & (device.parts.end <= high)
-        )
-        for device in devices
-    ]
-    names = _names(analysis, tables, kept_parts)
+    kept_parts: list[NDArray[np.intp]] = []
+    shown_parts: list[Parts] = []
+    for device in devices:
+        parts = device.parts
+        kept = detail.keeps(parts.start) & (parts.start >= low) & (parts.end <= high)
+        kept_parts.append(np.flatnonzero(kept))
+        shown_parts.append(parts.take(kept))
+    names = _names(analysis, tables, shown_parts)
     packed = {table.kind: _pack(analysis, table, low, names, packer, notes) for table in tables}
-    packed["parts"] = _parts(analysis, kept_parts, low, names, packer)
+    packed["parts"] = _parts(analysis, shown_parts, low, names, packer)
     _links(analysis, tables, packed, packer)
     outlined = _outlined(evidence, tables, kept_parts, devices, packer)
     ids = finding_ids(diagnosis.findings)
@@ -99,7 +99,7 @@ def timeline(
         "lanes": lanes,
         "steps": _steps(analysis, low, high),
         "tables": packed,
-        "overview": overview(devices, low, high, packer),
+        "overview": overview(analysis.trace.gpu_ops, devices, low, high, packer),
         "findings": {
             name: {**marks, "spots": [_within(*spot, low, high) for spot in each.spots]}
             for name, marks, each in zip(ids, outlined, evidence, strict=True)
@@ -151,9 +151,9 @@ def _tables(analysis: Analysis, lanes: list[dict[str, Any]]) -> list[_Table]:
         gpu_name = f"GPU {printable(str(trace.devices[code].id), 40)}"
         if len(lanes) < MOST_LANES and number < MOST_DEVICES:
             lanes.append({"kind": "idle", "device": number, "label": gpu_name})
-        for stream, what in device.streams.items():
+        for stream, rows in device.streams.items():
             if len(lanes) < MOST_LANES:
-                stream_lane[what.lane.rows] = len(lanes)
+                stream_lane[rows] = len(lanes)
                 label = f"{gpu_name} stream {printable(str(trace.streams[stream]), 40)}"
                 lanes.append({"kind": "stream", "device": number, "label": label})
     sources = (("calls", trace.api_calls), ("ops", trace.host_ops), ("frames", trace.frames))
@@ -179,7 +179,7 @@ def _tables(analysis: Analysis, lanes: list[dict[str, Any]]) -> list[_Table]:
 _KINDS = {"calls": "CUDA calls", "ops": "Framework ops", "frames": "Python"}
 
 
-def _names(analysis: Analysis, tables: list[_Table], kept_parts: list[NDArray[np.intp]]) -> Names:
+def _names(analysis: Analysis, tables: list[_Table], shown_parts: list[Parts]) -> Names:
     used = np.zeros(len(analysis.trace.names), np.int64)
     for table in tables:
         assert table.thinned is not None
@@ -188,9 +188,8 @@ def _names(analysis: Analysis, tables: list[_Table], kept_parts: list[NDArray[np
         if table.kind == "calls":
             site = analysis.host.call_sites(rows)
             used += np.bincount(site[site >= 0], minlength=len(used))
-    for device, rows in zip(analysis.devices.values(), kept_parts, strict=False):
-        site = device.parts.site[rows]
-        used += np.bincount(site[site >= 0], minlength=len(used))
+    for parts in shown_parts:
+        used += np.bincount(parts.site[parts.site >= 0], minlength=len(used))
     return Names(analysis.trace.names, used)
 
 
@@ -271,7 +270,7 @@ def _classes(analysis: Analysis, kind: str, thinned: Thinned) -> NDArray[np.int6
 
 def _parts(
     analysis: Analysis,
-    kept_parts: list[NDArray[np.intp]],
+    shown_parts: list[Parts],
     low: int,
     names: Names,
     packer: Packer,
@@ -279,8 +278,7 @@ def _parts(
     """Idle pieces of all devices, one device after the other: `first` says where each begins."""
     trace = analysis.trace
     starts, durations, causes, sites, details, first = [], [], [], [], [], [0]
-    for device, rows in zip(analysis.devices.values(), kept_parts, strict=False):
-        parts = device.parts.take(rows)
+    for parts in shown_parts:
         starts.append(np.diff(parts.start - low, prepend=np.int64(0)))
         durations.append(parts.length)
         causes.append(parts.cause)
@@ -334,7 +332,7 @@ def _outlined(
 ) -> list[dict[str, Any]]:
     """Per finding, what to outline: indices of calls, and of idle pieces."""
     calls = _position(tables[1], len(tables[1].start))
-    offsets = np.cumsum([0, *(len(device.parts) for device in devices)])
+    offsets = np.cumsum([0, *(len(device.pieces) for device in devices)])
     rows = [kept + offset for kept, offset in zip(kept_parts, offsets, strict=False)]
     shown = np.concatenate(rows) if rows else np.zeros(0, np.int64)
     result = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -86,9 +87,9 @@ def test_each_device_has_its_own_window_of_the_trace_but_all_share_the_steps() -
 def test_a_figure_that_does_not_add_up_is_never_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Attribution.attribute
 
-    def forgetful(*args: object, **kwargs: object) -> Parts:
-        parts = whole(*args, **kwargs)  # type: ignore[arg-type]
-        return parts.take(parts.start != parts.start.max())
+    def forgetful(*args: object, **kwargs: object) -> Iterator[Parts]:
+        for parts in whole(*args, **kwargs):  # type: ignore[arg-type]
+            yield parts.take(parts.start != parts.start.max())
 
     monkeypatch.setattr(stages.Attribution, "attribute", forgetful)
     with pytest.raises(AssertionError, match="misses the idle time by"):

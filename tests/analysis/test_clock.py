@@ -115,7 +115,7 @@ def test_bounds_that_contradict_each_other() -> None:
     assert not clock.reconciled
     assert not clock.corrected
     analysis = examine(trace)
-    causes = set(analysis.devices[0].parts.by_cause())
+    causes = set(analysis.devices[0].pieces.by_cause())
     assert causes == {Cause.UNATTRIBUTABLE}
     assert [note.code for note in analysis.integrity.notes] == ["HG904", "HG926"]
 
@@ -144,7 +144,7 @@ def test_correction_gives_the_same_causes_as_clocks_that_agree() -> None:
                 kernel(at + skew, at + 300 + skew, i + 1),  # it starts with its launch
                 call(DEVICE_SYNC, at + 20, at + 300),
             ]
-        return examine(build(events)).devices[0].parts.by_cause()
+        return examine(build(events)).devices[0].pieces.by_cause()
 
     assert causes(0) == causes(-7_000) == causes(7_000)
     assert causes(0)[Cause.PYTHON] == 3 * 700

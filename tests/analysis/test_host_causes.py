@@ -34,7 +34,7 @@ HOST = 750  # [100, 850), the host's own time
 
 
 def causes(trace: Trace) -> dict[str, int]:
-    by_cause = examine(trace, WHOLE).devices[0].parts.by_cause()
+    by_cause = examine(trace, WHOLE).devices[0].pieces.by_cause()
     return {cause.label: ns for cause, ns in by_cause.items()}
 
 

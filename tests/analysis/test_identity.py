@@ -20,6 +20,7 @@ from hostgap.analysis.examine import (
     examine,
 )
 from hostgap.analysis.parts import Parts
+from hostgap.analysis.timeline import lane
 from hostgap.trace.model import Trace
 from tests.analysis.build import Event, build
 from tests.analysis.generate import played, wild
@@ -44,11 +45,11 @@ def active(trace: Trace, rows: np.ndarray, low: int, high: int) -> int:
 
 def check_identity(analysis: Analysis) -> None:
     for device in analysis.devices.values():
-        by_cause = device.parts.by_cause()
-        busy = active(analysis.trace, device.lane.rows, device.low, device.high)
+        by_cause = device.pieces.by_cause()
+        busy = active(analysis.trace, device.rows, device.low, device.high)
         assert busy + sum(by_cause.values()) == device.high - device.low
         assert all(isinstance(cause, Cause) and ns > 0 for cause, ns in by_cause.items())
-        check_cover(device.parts, device, analysis.trace, device.lane.rows)
+        check_cover(device.parts, device, analysis.trace, device.rows)
 
 
 def check_cover(parts: Parts, device: DeviceAnalysis, trace: Trace, rows: np.ndarray) -> None:
@@ -181,7 +182,8 @@ def check_oracle(analysis: Analysis) -> None:
     oracle = Oracle(analysis.trace, analysis.clock)
     for code, device in analysis.devices.items():
         ops = [i for i in oracle.ops if oracle.device[i] == code]
-        low, high = min(device.low, device.lane.first), max(device.high, device.lane.last)
+        ran = lane(analysis.trace.gpu_ops, device.rows)
+        low, high = min(device.low, ran.first), max(device.high, ran.last)
         expected = clipped(oracle.attribute(ops, low, high), device.low, device.high)
         assert found(device.parts) == totals(expected)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostgap.analysis.nesting import Nest, innermost, nest, trim
+from hostgap.analysis import nesting
+from hostgap.analysis.intervals import covers
+from hostgap.analysis.nesting import Innermost, Nest, innermost, nest, trim, when
 
 Spans = list[tuple[int, int]]
 
@@ -95,6 +98,42 @@ def check_moments(result: Nest, spans: Spans) -> None:
 def test_properly_nested(spans: Spans) -> None:
     assert plain(spans)[1] == [end for _, end in spans]  # nothing to clip
     check(spans)
+
+
+@settings(deadline=None)
+@given(SPANS, st.integers(-1, 45), st.integers(1, 20))
+def test_the_timeline_of_a_part(spans: Spans, low: int, length: int) -> None:
+    result = nested(spans)
+    whole, part = innermost(result), innermost(result, low, low + length)
+    for moment in range(low, low + length):
+        assert who_is_at(part, moment) == who_is_at(whole, moment)
+
+
+def who_is_at(timeline: Innermost, moment: int) -> int:
+    index = int(np.searchsorted(timeline.time, moment, "right")) - 1
+    return int(timeline.who[index]) if index >= 0 else -1
+
+
+@settings(deadline=None)
+@given(SPANS)
+def test_who_is_around_a_moment(spans: Spans) -> None:
+    result, moments = nested(spans), np.arange(-1, 45)
+    timeline = innermost(result)
+    expected = [who_is_at(timeline, moment) for moment in moments.tolist()]
+    assert result.around(moments).tolist() == expected
+
+
+@settings(deadline=None)
+@given(SPANS, st.lists(st.booleans(), min_size=12, max_size=12), st.integers(1, 5))
+def test_when_some_are_innermost(spans: Spans, mine: list[bool], block: int) -> None:
+    result, mask = nested(spans), np.array(mine[: len(spans)], np.bool_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "BLOCK", block)
+        found = when(result, mask)
+    moments = np.arange(-1, 45)
+    who = result.around(moments)
+    expected = (who >= 0) & np.append(mask, False)[who]
+    assert covers(found, moments).tolist() == expected.tolist()
 
 
 @settings(deadline=None)

@@ -12,6 +12,7 @@ import pytest
 
 from hostgap.analysis.analyze import analyze
 from hostgap.analysis.examine import Analysis, Options, examine
+from hostgap.analysis.timeline import lane
 from hostgap.diagnosis.model import DeviceMetrics
 from hostgap.errors import HostgapError
 from hostgap.trace.load import load_trace
@@ -38,9 +39,9 @@ def device_of(name: str, window: str = "steps") -> DeviceMetrics:
 
 def residuals(analysis: Analysis) -> Iterator[int]:
     for device in analysis.devices.values():
-        busy, low, high = device.lane.busy, device.low, device.high
+        busy, low, high = lane(analysis.trace.gpu_ops, device.rows).busy, device.low, device.high
         inside = busy.end.clip(low, high) - busy.start.clip(low, high)
-        yield high - low - int(inside.sum()) - sum(device.parts.by_cause().values())
+        yield high - low - int(inside.sum()) - sum(device.pieces.by_cause().values())
 
 
 # --- the bundled ones -----------------------------------------------------------------------------
@@ -55,7 +56,7 @@ def test_samples_leave_nothing_over(name: str, window: str) -> None:
     for device in analysis.devices.values():
         if name not in KINETO:
             continue  # without the framework's operators most of the host's time is `untraced`
-        idle = {cause.label: ns for cause, ns in device.parts.by_cause().items()}
+        idle = {cause.label: ns for cause, ns in device.pieces.by_cause().items()}
         vague = idle.get("untraced", 0) + idle.get("unattributable", 0)
         assert vague <= 0.02 * sum(idle.values())
 

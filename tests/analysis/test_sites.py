@@ -93,7 +93,7 @@ def test_without_stacks_the_outermost_op_is_the_place() -> None:
 def test_only_the_costliest_places_are_kept() -> None:
     events = [frame(f"a.py({i}): f{i}", 100 + 20 * i, 110 + 20 * i + i) for i in range(9)]
     analysis = examine(build(GAP, events), WHOLE)
-    found = idle_sites(analysis.host, analysis.devices[0].parts, 3)
+    found = idle_sites(analysis.host, analysis.devices[0].pieces, 3)
     assert [p.site.function for p in found] == ["f8", "f7", "f6"]
 
 

@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostgap.analysis.timeline import Lane, collectives, device_lanes, lane, stream_lanes
+from hostgap.analysis.timeline import (
+    Lane,
+    collectives,
+    device_lanes,
+    kernels,
+    lane,
+    streams,
+)
 from tests.analysis.build import build, copy, kernel, memset, whole_graph
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), min_size=1, max_size=8)
@@ -53,19 +60,21 @@ def test_kernels_apart_from_copies() -> None:
     trace = build(kernel(0, 10), copy(5, 20), memset(25, 30), whole_graph(40, 60))
     made = device_lanes(trace)[0]
     assert made.busy.total == 45
-    assert made.kernels.total == 30
+    assert kernels(trace.gpu_ops, made.rows).total == 30
     assert made.rows.tolist() == [0, 1, 2, 3]
 
 
-def test_a_lane_per_device_and_stream() -> None:
+def test_lanes_of_devices_and_ops_of_streams() -> None:
     trace = build(
         kernel(0, 10, stream=7), kernel(5, 30, stream=9), kernel(50, 60, device=3, stream=7)
     )
     lanes = device_lanes(trace)
     assert [trace.devices[code].id for code in lanes] == [0, 3]
-    streams = stream_lanes(trace, lanes[0])
-    assert {trace.streams[c]: s.busy.total for c, s in streams.items()} == {7: 10, 9: 25}
-    assert [trace.streams[c] for c in stream_lanes(trace, lanes[1])] == [7]
+    found = [streams(trace.gpu_ops, made.rows) for made in lanes.values()]
+    assert [{trace.streams[c]: r.tolist() for c, r in each.items()} for each in found] == [
+        {7: [0], 9: [1]},
+        {7: [2]},
+    ]
 
 
 def test_a_lane_of_some_rows() -> None:

@@ -143,7 +143,7 @@ def test_idle_pieces_and_bins_add_up_to_the_diagnosis() -> None:
     (device,) = analysis.devices.values()
     parts = data["tables"]["parts"]
     cause, length = unpacked.column(parts["cause"]), unpacked.column(parts["dur"])
-    by_cause = device.parts.by_cause()
+    by_cause = device.pieces.by_cause()
     assert {Cause(c): int(length[cause == c].sum()) for c in np.unique(cause)} == by_cause
     binned = {
         one["series"]: int(unpacked.column(one["column"]).sum())
