@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -17,12 +18,13 @@ def command(code: str, rules: tuple[Path, ...]) -> None:
 
     CODE is that of a finding (HG101), or of a remark on the trace (HG904).
     """
-    from hostgap.diagnosis.explain import explain
+    from hostgap.diagnosis.explain import explain, wrapped
     from hostgap.diagnosis.registry import load_rules
     from hostgap.output.printable import printable
+    from hostgap.output.terminal import width_of
 
     registry = load_rules(rules)
     for problem in registry.problems:
         click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
-    page = explain(registry, code.strip())
+    page = wrapped(explain(registry, code.strip()), width_of(sys.stdout))
     click.echo("\n".join(printable(line, 1_000) for line in page.splitlines()))

@@ -42,6 +42,29 @@ def explain(registry: Registry, code: str) -> str:
     return f"{page}\n\n## Needs\n{needs}" if needs else page
 
 
+def wrapped(page: str, width: int) -> str:
+    """A page with its paragraphs and list items filled to a width; headings and code stay."""
+    lines: list[str] = []
+    paragraph: list[str] = []
+
+    def flush() -> None:
+        hanging = "  " if paragraph and paragraph[0].startswith("- ") else ""
+        text = " ".join(line.strip() for line in paragraph)
+        lines.extend(textwrap.wrap(text, max(width, 20), subsequent_indent=hanging))
+        paragraph.clear()
+
+    for line in page.splitlines():
+        as_it_is = not line.strip() or line.startswith(("#", "    "))
+        if as_it_is or line.startswith("- "):
+            flush()
+        if as_it_is:
+            lines.append(line)
+        else:
+            paragraph.append(line)
+    flush()
+    return "\n".join(lines)
+
+
 def reference(registry: Registry) -> str:
     """The rule reference, docs/rules.md, as markdown."""
     lines = [

@@ -26,6 +26,9 @@ from hostgap.errors import ConfigError
 from hostgap.profiling.measurement import Measurement
 from hostgap.trace.model import Role
 
+# A profiler makes kernels a few per cent longer, dependent launches in graphs more; not twice.
+LEAST_OF_KERNELS = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Judging:
@@ -62,6 +65,18 @@ class Judging:
         return replace(self, measurement=measurement, calibration=calibration)
 
 
+def _check_given(step_ns: float, diagnosis: m.Diagnosis) -> None:
+    """Refuse an unprofiled step that its own kernels do not fit into."""
+    busy = max((device.kernel_busy_ns for device in diagnosis.devices), default=0)
+    busy_ns = busy / max(1, diagnosis.steps.count)
+    if step_ns < LEAST_OF_KERNELS * busy_ns:
+        raise ConfigError(
+            f"a step of {step_ns / 1e6:g} ms cannot hold its kernels, "
+            f"which take {busy_ns / 1e6:.3g} ms",
+            "--unprofiled-step-ms is in milliseconds, of one step as the trace divides them",
+        )
+
+
 def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Diagnosis:
     """A diagnosis with its findings, verdict, cost and launch figures.
 
@@ -72,13 +87,15 @@ def judge(diagnosis: m.Diagnosis, analysis: Analysis, judging: Judging) -> m.Dia
 
     Raises:
         ConfigError: a code that no rule has, a threshold that a rule does not have, no such folder,
-            an unprofiled step for a trace without steps.
+            an unprofiled step for a trace without steps, or one shorter than its kernels.
     """
     if judging.calibration is not None and analysis.steps.marks.source == "whole":
         raise ConfigError(
             "the length of an unprofiled step says nothing of a trace without steps",
             "name what begins a step: --step-marker",
         )
+    if judging.calibration is not None and judging.measurement is None:
+        _check_given(judging.calibration.step_ns, diagnosis)
     registry = load_rules(judging.folders)
     rules = registry.chosen(judging.select, judging.ignore)
     options = rule_options(registry, judging.thresholds)

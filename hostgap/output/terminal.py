@@ -14,6 +14,11 @@ WIDTH = 80
 _ASCII = str.maketrans({"█": "#", "·": "-", **dict.fromkeys("▏▎▍▌▋▊▉", "#")})
 
 
+def width_of(stream: IO[str], otherwise: int = WIDTH) -> int:
+    """Columns of the terminal that a stream goes to, or `otherwise` where it is none."""
+    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else otherwise
+
+
 @contextmanager
 def console_on(
     stream: IO[str], *, color: bool | None = None, width: int = WIDTH
@@ -31,7 +36,7 @@ def console_on(
     text = io.StringIO()
     yield Console(
         file=text,
-        width=os.get_terminal_size(stream.fileno()).columns if terminal else width,
+        width=width_of(stream, width),
         force_terminal=color is not False,
         no_color=True if color is False or os.environ.get("NO_COLOR") else None,
         highlight=False,

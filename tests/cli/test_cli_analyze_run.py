@@ -126,3 +126,12 @@ def test_bad_run_directories(fault: str, folder: Path, capsys: pytest.CaptureFix
     assert said in captured.err
     assert captured.out == ""
     assert len(captured.err.splitlines()) <= 2
+
+
+def test_a_step_that_cannot_hold_its_kernels_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trace = str(SAMPLES / "eager_item.json.gz")
+    assert run(["analyze", trace, "--unprofiled-step-ms", "0.5"]) == 2
+    assert "0.5 ms cannot hold its kernels, which take 2.42 ms" in capsys.readouterr().err
+    assert run(["analyze", trace, "--unprofiled-step-ms", "2.5"]) == 0

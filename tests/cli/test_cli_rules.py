@@ -115,3 +115,12 @@ def test_thresholds_from_the_configuration(tmp_path: Path) -> None:
     assert "did you mean 'min-idle'?" in error_of("analyze", EAGER, cwd=tmp_path)
     config.write_text("[rule]\nHG201 = 3\n")
     assert "hostgap.toml" in error_of("analyze", EAGER, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("code", ["HG101", "HG104", "HG202", "HG904"])
+def test_explain_fits_eighty_columns(code: str) -> None:
+    """But for code, which must stay as it is."""
+    lines = hostgap("explain", code).stdout.decode().splitlines()
+    assert len(lines) > 3
+    for line in lines:
+        assert len(line) <= 80 or line.startswith("    "), line
