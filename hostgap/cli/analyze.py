@@ -144,6 +144,12 @@ EXIT_UNMEASURABLE = 3
     help="Where several traces are read: this machine, or a Dask cluster.",
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Of the Dask cluster: tcp://HOST:PORT.")
+@click.option(
+    "--rank",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Of several traces: the whole diagnosis of this rank alone.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -167,6 +173,7 @@ def command(
     jobs: int | None,
     engine: str,
     scheduler: str | None,
+    rank: int | None,
 ) -> int:
     """Say where a trace's idle GPU time went.
 
@@ -175,7 +182,7 @@ def command(
     hostgap profile: savings are then those of the step without a profiler.
 
     Several, a folder, a pattern ('out/*rank*.json.gz') or a URL (s3://, gs://, https://) are the
-    ranks of one job: who waits for whom stands first, then the ranks.
+    ranks of one job: who waits for whom stands first, then the ranks. --rank 3 reads one alone.
 
     Exit codes: 0 done, 1 findings as severe as --fail-on, 2 unreadable input, 3 the trace supports
     no verdict (of several: one of them, or it could not be read).
@@ -215,12 +222,18 @@ def command(
     )
     trace = traces[0]
     inputs = None
-    if len(traces) > 1 or not (trace == "-" or Path(trace).is_file()):
+    if rank is not None or len(traces) > 1 or not (trace == "-" or Path(trace).is_file()):
         from hostgap.ranks.inputs import find_inputs
 
+        if rank is not None and trace == "-":
+            raise click.UsageError("--rank chooses among files: - is none", ctx)
         inputs = find_inputs(traces)
         trace = inputs.traces[0].name
-    several = inputs is not None and inputs.several
+        if rank is not None:
+            from hostgap.ranks.choose import choose
+
+            trace = choose(inputs, rank).name
+    several = inputs is not None and inputs.several and rank is None
     run = not several and trace != "-" and Path(trace).is_dir()
     if run and unprofiled_step_ms is not None:
         if ctx.get_parameter_source("unprofiled_step_ms") is ParameterSource.COMMANDLINE:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostgap.errors import ConfigError, HostgapError
+from hostgap.errors import ConfigError
 
 if TYPE_CHECKING:
     from hostgap.analysis.examine import Options
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hostgap.ranks.job import Outcome
     from hostgap.ranks.model import DiagnosisSet
 
-FORMATS = ("text", "json", "markdown")
 EXIT_FAILED = 1
 EXIT_INCOMPLETE = 3  # a rank is unmeasurable, or could not be read
 
@@ -71,27 +70,24 @@ def analyze_set(
     from hostgap.output.printable import printable
     from hostgap.ranks.diagnose import diagnose_set
 
-    for kind in (*(kind for _, kind in outputs), *([shown] if shown else ())):
-        if kind not in FORMATS:
-            raise HostgapError(
-                f"several traces cannot be written as {kind} here",
-                "write -o set.json, then: hostgap report set.json -o report.html",
-            )
     with _progress(inputs) as progress:
         found = diagnose_set(inputs, options, judging, engine=engine, progress=progress)
     problems = _problems(found)
     for line in problems:
         click.echo(f"hostgap: warning: {printable(line, 500)}", err=True)
+    page = b""
+    if "html" in (shown, *(kind for _, kind in outputs)):
+        page = _page(found, options)
     for path, kind in outputs:
         with atomic_output(path, force=force) as out:
-            out.write(_rendered(found, kind))
+            out.write(page if kind == "html" else _rendered(found, kind))
         click.echo(f"Wrote {path}", err=True)
     if shown == "text":
         from hostgap.ranks.render import render_text
 
         render_text(found, sys.stdout)
     elif shown is not None:
-        sys.stdout.buffer.write(_rendered(found, shown))
+        sys.stdout.buffer.write(page if shown == "html" else _rendered(found, shown))
         sys.stdout.buffer.flush()
     if found.summary.failed or found.summary.unmeasurable:
         return EXIT_INCOMPLETE
@@ -111,6 +107,16 @@ def _problems(found: DiagnosisSet) -> list[str]:
     for one in found.ranks:
         lines += one.diagnosis.problems if one.diagnosis is not None else []
     return list(dict.fromkeys(lines))
+
+
+def _page(found: DiagnosisSet, options: Options) -> bytes:
+    """The HTML report, for which the idlest ranks' traces are read once more."""
+    from hostgap.cli.progress import reading
+    from hostgap.output.html import render_html
+    from hostgap.report.run import Page
+    from hostgap.report.set import runs_of_set
+
+    return render_html(Page(runs_of_set(found, options, reading), ranks=found))
 
 
 def _rendered(found: DiagnosisSet, kind: str) -> bytes:

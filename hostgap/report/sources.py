@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -20,22 +20,15 @@ from hostgap.profiling import measurement as measured
 from hostgap.profiling.rundir import is_run_dir, read_measurement
 from hostgap.ranks import model as ranks
 from hostgap.ranks.diagnose import diagnose_set
-from hostgap.report import thinning
 from hostgap.report.run import Page, Run, run_of_json, run_of_trace
+from hostgap.report.set import Reading, runs_of_set
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import Trace
 
 LARGEST = 64 << 20  # bytes of a JSON file of hostgap
-MOST_TIMELINES = 8  # of the ranks of a folder
-LEAST_EVENTS = 40_000  # that each of them shows one by one
-NOT_IDLEST = (
-    f"Timelines are shown of the {MOST_TIMELINES} ranks whose GPU idles most. For the one of this "
-    "rank: hostgap report TRACE -o r.html"
-)
 _TRACES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
 
 
-Reading = Callable[[str], AbstractContextManager[Callable[[int], None] | None]]
 Found = Run | ranks.DiagnosisSet | fix.FixReport
 
 
@@ -127,34 +120,12 @@ def _folder(path: Path, reading: Reading) -> list[Found]:
     files = sorted(file for file in path.iterdir() if file.is_file())
     ours = [file for file in files if file.name.endswith(".json") and _schema_of(file)]
     if any(file.name.endswith(_TRACES) and file not in ours for file in files):
-        return _ranks(path, reading)
+        together = diagnose_set([str(path)])
+        return [together, *runs_of_set(together, Options(), reading)]
     chosen = [file for file in ours if _schema_of(file) == model.SCHEMA]
     if not chosen:
         raise TraceError(f"{path}: holds no traces and no results", "see: hostgap report --help")
     return [found for file in chosen for found in _read(file, reading)]
-
-
-def _ranks(path: Path, reading: Reading) -> list[Found]:
-    """The traces of a folder, held against each other; the idlest with their timelines."""
-    together = diagnose_set([str(path)])
-    known = [one for one in together.ranks if one.diagnosis is not None]
-    idlest = sorted(known, key=lambda one: -_idle_share(one))[:MOST_TIMELINES]
-    budget = max(LEAST_EVENTS, thinning.BUDGET // max(1, len(idlest)))
-    runs: list[Found] = [together]
-    for one in known:
-        assert one.diagnosis is not None
-        if one not in idlest:
-            runs.append(run_of_json(one.diagnosis, one.label, NOT_IDLEST))
-            continue
-        trace = Path(one.file)
-        analysis = examine(_loaded(trace, reading), Options())
-        runs.append(run_of_trace(analysis, one.diagnosis, trace, label=one.label, budget=budget))
-    return runs
-
-
-def _idle_share(one: ranks.RankDiagnosis) -> float:
-    figures = one.figures
-    return figures.idle_ns / max(1, figures.window_ns) if figures is not None else 0.0
 
 
 def _run_dir(folder: Path, reading: Reading) -> Run:
