@@ -1,11 +1,10 @@
-"""`hostgap analyze` against the cost of merely reading the same trace, and against HTA.
+"""`hostgap analyze` against the cost of merely reading the same trace.
 
     python benchmarks/bench_analyze.py
-    python benchmarks/bench_analyze.py --rounds 9 --hta --output results.json
+    python benchmarks/bench_analyze.py --rounds 9 --output results.json
 
-Makes the benchmark traces if they are missing or out of date. `--hta` installs
-HolisticTraceAnalysis from PyPI into benchmarks/data/hta-venv and runs it once per trace.
-See benchmarks/README.md.
+Makes the benchmark traces if they are missing or out of date. Against other tools:
+compare_tools.py. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import json
 import statistics
 import subprocess
 import sys
-import venv
 from dataclasses import asdict
 from pathlib import Path
 
@@ -44,8 +42,6 @@ JSON_LOADS = "import json, sys; json.loads(open(sys.argv[1], 'rb').read())"
 
 HOSTGAP, PLAIN = "hostgap analyze", "the same without rules"
 BARE, JSON, IMPORT = "bare typed decode", "json.loads", "imports alone"
-HTA, HTA_LEAN = "HTA", "HTA, lean"
-HTA_PACKAGES = ("HolisticTraceAnalysis", "ijson", "pandas<3")  # 0.5.0 was written for pandas 2
 
 
 def is_stale(trace: Path) -> bool:
@@ -56,56 +52,16 @@ def is_stale(trace: Path) -> bool:
     return trace.stat().st_mtime < max(path.stat().st_mtime for path in made_from)
 
 
-def hta_python() -> Path:
-    """The interpreter of HTA's own environment, made on first use."""
-    home = DATA / "hta-venv"
-    python = home / "bin" / "python"
-    ready = home / ".installed"
-    if not ready.exists():
-        print(f"installing {', '.join(HTA_PACKAGES)} into {home.name}", file=sys.stderr)
-        venv.create(home, with_pip=True, clear=True)
-        pip: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "install",
-            "--quiet",
-        ]
-        subprocess.run([*pip, *HTA_PACKAGES], check=True)
-        ready.touch()
-    return python
-
-
-def hta_versions(python: Path) -> dict[str, str]:
-    """The versions in HTA's environment, their names marked as such."""
-    names = ("HolisticTraceAnalysis", "ijson", "pandas", "numpy")
-    code = (
-        "import json, sys, importlib.metadata as m;"
-        "print(json.dumps({f'{n} (HTA)': m.version(n) for n in sys.argv[1:]}))"
-    )
-    argv: list[str | Path] = [python, "-c", code, *names]
-    found: dict[str, str] = json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)
-    return found
-
-
-def commands(trace: Path, hta: Path | None, hta_runs: int) -> list[Command]:
+def commands(trace: Path) -> list[Command]:
     """What is measured on one trace."""
     python = sys.executable
-    listed = [
+    return [
         Command(HOSTGAP, [script("hostgap"), "analyze", trace, "--format", "json"]),
         Command(PLAIN, [python, "-c", WITHOUT_RULES, trace]),
         Command(BARE, [python, HERE / "bare_decode.py", trace]),
         Command(JSON, [python, "-c", JSON_LOADS, trace]),
         Command(IMPORT, [python, "-c", IMPORTS]),
     ]
-    if hta is not None:
-        # HTA rounds times to whole us by default and then trips over its own assertion
-        env = {"HTA_DISABLE_NS_ROUNDING": "1"}
-        for name, mode in ((HTA, "json"), (HTA_LEAN, "lean")):
-            argv: list[str | Path] = [hta, HERE / "hta_analyze.py", mode, trace]
-            listed.append(Command(name, argv, runs=hta_runs, env=env))
-    return listed
 
 
 def table(results: Results) -> str:
@@ -150,23 +106,20 @@ def targets(trace: str, path: Path, results: Results) -> dict[str, tuple[float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure hostgap analyze.")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each command [5]")
-    parser.add_argument("--hta", action="store_true", help="measure HTA too (slow)")
-    parser.add_argument("--hta-runs", type=int, default=1, metavar="N", help="runs of HTA [1]")
     parser.add_argument("--output", type=Path, help="write all runs as JSON")
     options = parser.parse_args()
 
     stale = [name for name in TRACES if is_stale(DATA / f"{name}.json")]
     if stale:  # in a process of its own: its memory would show up in every child's peak
         subprocess.run([sys.executable, HERE / "make_trace.py", *stale], check=True)
-    hta = hta_python() if options.hta else None
-    about = machine(("hostgap", "msgspec", "numpy")) | (hta_versions(hta) if hta else {})
+    about = machine(("hostgap", "msgspec", "numpy"))
     print("\n".join(f"{key}: {value}" for key, value in about.items()))
 
     report: dict[str, object] = {"machine": about}
     for name in TRACES:
         trace = DATA / f"{name}.json"
         print(f"\n{trace.name}, {trace.stat().st_size / 1e6:.1f} MB\n")
-        results = interleaved(commands(trace, hta, options.hta_runs), options.rounds)
+        results = interleaved(commands(trace), options.rounds)
         print(table(results), end="\n\n")
         asked = targets(name, DATA / f"{name}.json", results)
         for words, (measured, most) in asked.items():

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+
+_LOOK_S = 0.2  # between looks at a command's memory
+_MOST_SAID = 2000  # characters of its error output that are shown
 
 
 @dataclass(frozen=True)
@@ -34,15 +41,17 @@ class Command:
 
     Attributes:
         name: how tables call it.
-        argv: the command line; its output is thrown away.
+        argv: the command line.
         runs: in how many of the rounds it runs, None for all of them.
         env: environment variables to add.
+        out: a file for its output, which is thrown away otherwise.
     """
 
     name: str
     argv: Sequence[str | Path]
     runs: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    out: Path | None = None
 
 
 class Results:
@@ -68,31 +77,111 @@ class Results:
         return float(statistics.median(getattr(r, figure) / getattr(b, figure) for r, b in pairs))
 
 
+class Failed(Exception):
+    """A command did not come to a good end; the message says how it ended."""
+
+
+class Passed(Failed):
+    """It was stopped, as it passed a limit."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop a command: wall time, and the resident memory of all its processes together.
+
+    Memory is looked at some times a second, and only on Linux.
+    """
+
+    seconds: float = float("inf")
+    mb: float = float("inf")
+
+
+def attempt(command: Command, limits: Limits | None = None) -> Run:
+    """Run a command to its end, or until it passes a limit.
+
+    Raises:
+        Passed: it was stopped.
+        Failed: its exit code is not 0; the message holds the end of its error output.
+    """
+    limits = limits or Limits()
+    with ExitStack() as stack:
+        errors = stack.enter_context(tempfile.TemporaryFile())
+        out = stack.enter_context(command.out.open("wb")) if command.out else subprocess.DEVNULL
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            [os.fspath(part) for part in command.argv],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            env={**_environment(), **command.env},
+            start_new_session=True,
+        )
+        try:
+            passed, status, usage = _wait(process.pid, limits, started)
+        except BaseException:  # Ctrl-C does not reach a session of its own
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if passed:
+            raise Passed(passed)
+        if process.returncode != 0:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip()
+            raise Failed(f"exit code {process.returncode}: {said[-_MOST_SAID:]}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Run(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit / 1e6, wall)
+
+
 def run(command: Command) -> Run:
     """Run a command to its end.
 
     Raises:
         SystemExit: it failed; its error output is shown.
     """
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        [os.fspath(part) for part in command.argv],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **command.env},
-    )
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    process.stderr.close()
-    if process.returncode != 0:
-        sys.stderr.write(errors.decode(errors="replace"))
-        raise SystemExit(f"{command.name}: exit code {process.returncode}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return Run(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit / 1e6, wall)
+    try:
+        return attempt(command)
+    except Failed as error:
+        raise SystemExit(f"{command.name}: {error}") from None
+
+
+def _environment() -> dict[str, str]:
+    """This process's, but that bytecode is kept: what pip installs comes with it compiled."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def _wait(pid: int, limits: Limits, started: float) -> tuple[str, int, resource.struct_rusage]:
+    """Wait for a process; which limit it was killed for, its status and what it used."""
+    if limits == Limits():
+        _, status, usage = os.wait4(pid, 0)
+        return "", status, usage
+    passed = ""
+    while True:
+        ended, status, usage = os.wait4(pid, 0 if passed else os.WNOHANG)
+        if ended:
+            return passed, status, usage
+        if time.perf_counter() - started > limits.seconds:
+            passed = f"more than {limits.seconds:,.0f} s"
+        elif _resident_mb(pid) > limits.mb:
+            passed = f"more than {limits.mb:,.0f} MB of memory"
+        if passed:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            time.sleep(_LOOK_S)
+
+
+def _resident_mb(session: int) -> float:
+    """The resident memory of all processes of a session, 0 where there is no /proc."""
+    pages = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(fields[3]) == session:
+            pages += int(fields[21])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def interleaved(commands: Sequence[Command], rounds: int) -> Results:

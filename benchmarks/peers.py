@@ -20,19 +20,24 @@ import csv
 import gzip
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import venv
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_analyze import DATA, HERE, hta_python
 from measure import Command, run, script
+from peer_tools import (
+    HERE,
+    HTA_ENV,
+    TRACELENS,
+    hta_python,
+    tracelens_command,
+    tracelens_python,
+    tracelens_times,
+)
 
-TRACELENS = "git+https://github.com/AMD-AGI/TraceLens@171dd74721ca1ec45709e5805b68ae1f65e27811"
 HOSTGAP, HTA, LENS = "hostgap", "HTA", "TraceLens"
 TOOLS = (HOSTGAP, HTA, LENS)
 LEAST = 0.01  # of the window, to count as a price
@@ -60,18 +65,6 @@ class Fault:
     site: str
     names: set[str]
     window_us: float
-
-
-def tracelens_python(source: str) -> Path:
-    """The interpreter of TraceLens's own environment, made on first use."""
-    home = DATA / "tracelens-venv"
-    python = home / "bin" / "python"
-    ready = home / ".installed"
-    if not ready.exists():
-        venv.create(home, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", source], check=True)
-        ready.touch()
-    return python
 
 
 def fault_of(path: Path, label: dict[str, Any]) -> Fault:
@@ -126,10 +119,11 @@ def idle_share(report: dict[str, Any]) -> float:
 def hta_says(path: Path, fault: Fault | None, folder: Path, python: Path) -> Said:
     """HTA: the two breakdowns of idle time, and the critical path for names."""
     out = folder / "hta.json"
-    env = {"HTA_DISABLE_NS_ROUNDING": "1"}
-    run(Command(HTA, [python, HERE / "peers_hta.py", path, out], env=env))
+    argv: list[str | Path] = [python, HERE / "hta_analyze.py", "json", path, out, "--critical-path"]
+    run(Command(HTA, argv, env=HTA_ENV))
     report = json.loads(out.read_text(encoding="utf-8"))
-    said = Said(idle=report["idle"], cpu_s=report["cpu_s"], more={"kinds": report["kinds"]})
+    said = Said(idle=report["idle_us"] / report["window_us"], cpu_s=report["cpu_s"]["breakdowns"])
+    said.more["kinds"] = report["kinds"]
     if report["path"] is None:
         said.more["path_error"] = report.get("path_error", "")
         return said
@@ -144,23 +138,16 @@ def hta_says(path: Path, fault: Fault | None, folder: Path, python: Path) -> Sai
 
 def tracelens_says(path: Path, fault: Fault | None, folder: Path, python: Path) -> Said:
     """TraceLens: its report as it comes, and once more with all that could name a fault."""
-    command: list[str | Path] = [
-        python.parent / "TraceLens_generate_perf_report_pytorch",
-        "--profile_json_path",
-        path,
-        "--output_csvs_dir",
-    ]
     more = ["--include_call_stack", "--enable_kernel_summary", "--include_unlinked_kernels"]
     plain, full = folder / "plain", folder / "full"
-    said = Said(cpu_s=run(Command(LENS, [*command, plain])).cpu_s)
+    said = Said(cpu_s=run(Command(LENS, tracelens_command(python, path, plain))).cpu_s)
     said.idle = lens_idle(plain)
     # its call stacks hold only frames whose path has a folder, which the suite's file lacks
     with gzip.open(path) as file:
         text = file.read().replace(b'"variants.py(', b'"suite/variants.py(')
     foldered = folder / "foldered.json"
     foldered.write_bytes(text)
-    command[2] = foldered
-    run(Command(LENS, [*command, full, *more]))
+    run(Command(LENS, tracelens_command(python, foldered, full, *more)))
     said.more["all kernels"] = lens_idle(full)
     if fault is None:
         return said
@@ -184,9 +171,8 @@ def tracelens_says(path: Path, fault: Fault | None, folder: Path, python: Path) 
 
 def lens_idle(folder: Path) -> float:
     """The idle share in TraceLens's gpu_timeline."""
-    text = (folder / "gpu_timeline.csv").read_text(encoding="utf-8")
-    rows = {row["type"]: float(row["time ms"]) for row in csv.DictReader(text.splitlines())}
-    return rows["idle_time"] / rows["total_time"]
+    total, idle = tracelens_times(folder)
+    return idle / total
 
 
 def read(path: Path, label: dict[str, Any], hta: Path, lens: Path) -> dict[str, Said]:
