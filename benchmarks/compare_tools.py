@@ -46,6 +46,7 @@ from peer_tools import (
     nsys_ai_tools,
     nsys_tools,
     nsys_version,
+    tracelens_commit,
     tracelens_python,
     tracelens_tool,
     versions,
@@ -197,7 +198,8 @@ def main() -> None:
         about["HTA"] = versions(python, (HTA_PACKAGES[0], "ijson", "pandas", "numpy"))
     if python := installed("TraceLens", lambda: tracelens_python(options.tracelens), missing):
         kineto.append(tracelens_tool("TraceLens", python))
-        about["TraceLens"] = versions(python, ("TraceLens", "pandas", "numpy"))
+        commit = tracelens_commit(options.tracelens)
+        about["TraceLens"] = f"{versions(python, ('TraceLens', 'pandas', 'numpy'))}, {commit}"
     if python := installed("nsys-ai", nsys_ai_python, missing):
         nsys += nsys_ai_tools(python)
         about["nsys-ai"] = f"{versions(python, ('nsys-ai', 'duckdb'))}, {nsys_ai_engine(python)}"

@@ -108,6 +108,14 @@ def tracelens_python(source: str = TRACELENS) -> Path:
     return environment("tracelens-venv", [source])
 
 
+def tracelens_commit(source: str) -> str:
+    """Of which commit a source of TraceLens is, "" where that cannot be told."""
+    if not Path(source).is_dir():
+        return source.rpartition("@")[2][:12]
+    argv = ["git", "-C", source, "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(argv, capture_output=True, text=True).stdout.strip()
+
+
 def nsys_ai_python() -> Path:
     """The interpreter of nsys-ai's environment."""
     return environment("nsys-ai-venv", ["nsys-ai"])
@@ -216,7 +224,7 @@ def nsys_ai_tools(python: Path) -> list[Tool]:
         )
 
     def diagnose(trace: Path, folder: Path) -> Command:
-        argv: Argv = [script, "diagnose", trace, "--session", folder / "session", "--no-browser"]
+        argv: Argv = [script, "diagnose", trace, "--session", folder / "of" / "one", "--no-browser"]
         return Command("nsys-ai diagnose", argv)
 
     def no_figures(_: Path) -> Said:
