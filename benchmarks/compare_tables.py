@@ -154,9 +154,15 @@ def verdict(trace: Trace, tool: Tool) -> str:
 def notes(traces: Sequence[Trace]) -> list[str]:
     """What failed or was stopped, each once."""
     lines = [
-        f"- {name}, {trace['name']}: {' '.join(one['error'].split())[-400:]}"
+        f"- {name}, {trace['name']}: {short(one['error'])}"
         for trace in traces
         for name, one in trace["tools"].items()
         if one["error"]
     ]
     return ["\n".join(lines)] if lines else []
+
+
+def short(error: str) -> str:
+    """How it ended, and the last line of what it said."""
+    first, *more = error.strip().splitlines()
+    return f"{first.partition(':')[0]}: {more[-1][:300]}" if more else first[:300]
