@@ -254,7 +254,11 @@ def nsys_tools() -> list[Tool]:
         return Command("nsys stats", argv, out=folder / "stats.csv")
 
     def said(folder: Path) -> Said:
-        rows = rows_of(folder / "stats.csv")
+        lines = (folder / "stats.csv").read_text(encoding="utf-8").splitlines()
+        heads = [at for at, line in enumerate(lines) if "Instances" in line.split(",")]
+        if not heads:  # "SKIPPED: ... does not contain CUDA kernel data"
+            return Said(note=" ".join(lines)[:200])
+        rows = csv.DictReader(line for line in lines[heads[0] :] if line)
         return Said(kernels=sum(int(row["Instances"]) for row in rows), note="sums, no union")
 
     def analyze(trace: Path, folder: Path) -> Command:

@@ -127,6 +127,25 @@ def test_a_command_that_fails_says_why(benchmark_module: Any, tmp_path: Path) ->
     assert run.peak_mb > 1
 
 
+def test_nsys_where_there_is_one(
+    benchmark_module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = benchmark_module("peer_tools")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tools.nsys_tools() == []
+    assert tools.nsys_version() == ""
+    nsys = tmp_path / "nsys"
+    text = 'Time (%),Total Time (ns),Instances,Name\n60.0,600,3,"f(int, int)"\n40.0,400,2,g'
+    nsys.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n\n{text}\n\nEND\n")
+    nsys.chmod(0o755)
+    stats, analyze = tools.nsys_tools()
+    benchmark_module("measure").attempt(stats.command(tmp_path / "x.sqlite", tmp_path))
+    assert stats.said(tmp_path).kernels == 5
+    assert analyze.said(tmp_path).kernels is None
+    (tmp_path / "stats.csv").write_text("SKIPPED: x.sqlite does not contain CUDA kernel data.\n")
+    assert stats.said(tmp_path).note.startswith("SKIPPED")
+
+
 # --- tables ----------------------------------------------------------------------------------
 
 
