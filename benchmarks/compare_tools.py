@@ -180,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", default=SIZES, help=f"MB of the traces to make [{SIZES}]")
     parser.add_argument("--tracelens", default=TRACELENS, metavar="PATH", help="a checkout of it")
+    parser.add_argument("--only", default="", metavar="A,B", help="of these tools, by name")
     parser.add_argument("--rounds", type=int, default=3, help="up to 400 MB; once above [3]")
     parser.add_argument("--seconds", type=float, default=900, help="limit of wall time [900]")
     parser.add_argument("--mb", type=float, default=8000, help="limit of memory [8000]")
@@ -209,6 +210,12 @@ def main() -> None:
     else:
         missing["nsys"] = "not on the PATH"
 
+    if options.only:
+        only = ("hostgap", *options.only.split(","))  # and their variants
+        names = tuple(name + end for name in only for end in (" ", ","))
+        kineto, nsys = (
+            [one for one in some if f"{one.name} ".startswith(names)] for some in (kineto, nsys)
+        )
     comparison = Comparison(Limits(options.seconds, options.mb), options.rounds)
 
     def write() -> None:
