@@ -6,8 +6,8 @@ command modules (and through them numpy, rich, the readers) are imported by name
 
 from __future__ import annotations
 
-import importlib
 import gc
+import importlib
 import os
 import signal
 import sys
