@@ -22,7 +22,7 @@ import msgspec
 from hostgap.errors import HostgapError
 from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Built, Comparison, Proof, Variant
-from hostgap.profiling.lockstep import Rank, join
+from hostgap.profiling.lockstep import Rank, here, join
 from hostgap.profiling.loop import Driver, Pass, run_script
 from hostgap.profiling.target import Target, TargetSpec, load_target, told
 from hostgap.profiling.workload import Workload
@@ -196,13 +196,21 @@ def settled(warmup: int, measured: Pass[T]) -> Pass[T]:
 
 
 def measure(warmup: int, steps: int, repeats: int) -> Pass[r.Measured]:
-    """All that is measured without a profiler: the step's time, the host's in it, GPU spans."""
+    """All that is measured without a profiler: the step's time, the host's in it, GPU spans.
+
+    Of one rank of several, also when it comes to each collective.
+    """
     from hostgap.profiling.passes import block_steps, settle, spans, time_steps
 
     step_ns = yield from settle(warmup)
     timed = yield from time_steps(block_steps(steps, step_ns), repeats)
+    watched = []
+    if here() is not None:
+        from hostgap.profiling.watch import watch
+
+        watched = yield from watch(block_steps(steps, step_ns), repeats)
     seen = yield from spans(timed.timing.step.median_ns)
-    return r.Measured(timed.timing, timed.host, seen.step_ns, seen.graphs)
+    return r.Measured(timed.timing, timed.host, seen.step_ns, seen.graphs, watched=watched)
 
 
 if __name__ == "__main__":

@@ -114,6 +114,34 @@ class Region(_Base, frozen=True):
     eager_ns: float
 
 
+class Waits(_Base, frozen=True):
+    """What a rank waits for others without a profiler, and has them wait, ns a step.
+
+    Of blocks in the real loop with events around each collective and each graph replay. `inside` is
+    the GPU's time in these, `wait` how much longer this rank stays in them than whoever comes last,
+    `caused` what the others would have been spared where this rank came last. `late` is by how much
+    further its host falls behind all others' within a step, negative where it is ahead; `lost` by
+    how much others' hosts fall behind its own: what its waits cost it, which is less than their sum
+    where its GPU would idle instead. Neither is more than the waits.
+
+    `ranks` meet in so many `collectives` and `replays` of a step, `step_ns` long with the events;
+    `wait_by_stop_ns` are medians, in order. `unwatched` counts collectives that the host did not
+    wait for, of which nothing is known.
+    """
+
+    ranks: int
+    step_ns: float
+    collectives: float
+    replays: float
+    unwatched: float
+    inside: Estimate
+    wait: Estimate
+    caused: Estimate
+    late: Estimate
+    lost: Estimate
+    wait_by_stop_ns: list[float]
+
+
 class Environment(_Base, frozen=True):
     """Where it ran. No host names, no paths, no secrets."""
 
@@ -134,6 +162,7 @@ class Measurement(_Base, frozen=True):
     `step` is the unprofiled step; `span_ns` what its GPU work takes with the host ahead, null where
     the step waits for the GPU and so can never be behind. `problems` has a line per pass that
     failed: `status` is then "partial". `graphs` are the graph replays of one step, in order.
+    `waits` is null but for ranks that ran together and met.
     """
 
     schema: str
@@ -152,3 +181,4 @@ class Measurement(_Base, frozen=True):
     batches: list[BatchTiming] = []
     tokens_per_step: int | None = None
     regions: list[Region] = []
+    waits: Waits | None = None

@@ -132,7 +132,7 @@ def spans(step_ns: float) -> Pass[Spans]:
     probe = _Probe(cost_ns)
     for probe.cycles in (0, cycles):
         yield Fresh(1 + SPAN_STEPS)  # unwatched: a reset may replay graphs too
-        with _replaying(probe.around):
+        with replaying(probe.around):
             for ahead in range(SPAN_STEPS, 0, -1):
                 yield ahead
                 probe.step_done()
@@ -227,7 +227,7 @@ def _spin_costs() -> tuple[float, float]:
 
 
 @contextmanager
-def _replaying(around: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+def replaying(around: Callable[[Callable[[], None]], None]) -> Iterator[None]:
     """Have each `torch.cuda.CUDAGraph.replay` go through `around`, inductor's too."""
     original = torch.cuda.CUDAGraph.replay
 

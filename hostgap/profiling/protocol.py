@@ -25,6 +25,7 @@ from hostgap.profiling.measurement import (
     Pass,
     Region,
     Site,
+    Waits,
 )
 from hostgap.profiling.rundir import trace_name
 from hostgap.profiling.target import TargetSpec
@@ -115,6 +116,7 @@ def assembled(
     regions: Sequence[Region] = (),
     inflation: Sequence[Inflation] = (),
     sites: Sequence[Site] = (),
+    waits: Waits | None = None,
 ) -> Measurement:
     """A measurement from what processes answered; the arguments are as its attributes."""
     return Measurement(
@@ -134,6 +136,7 @@ def assembled(
         sites=list(sites),
         passes=list(passes),
         tokens_per_step=measured.tokens,
+        waits=waits,
     )
 
 

@@ -15,9 +15,18 @@ import msgspec
 from hostgap.errors import ConfigError, FixFailed, HostgapError, TargetError
 from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Comparison, Variant
-from hostgap.profiling.measurement import Estimate, Inflation, Measurement, Pass, Region, Site
+from hostgap.profiling.measurement import (
+    Estimate,
+    Inflation,
+    Measurement,
+    Pass,
+    Region,
+    Site,
+    Waits,
+)
 from hostgap.profiling.protocol import MODES, ProfileOptions, Progress, assembled
 from hostgap.profiling.rank_group import RankGroup, devices_for
+from hostgap.profiling.rank_waits import rank_waits
 from hostgap.profiling.rundir import rank_name, trace_name
 from hostgap.profiling.target import TargetSpec
 
@@ -79,6 +88,7 @@ def profile_ranks(
         "calibrating the profiler", r.Calibrate(), list[Inflation]
     )
     regions = run.as_one_graph(variant)
+    waits = waits_of(measured)
     return [
         assembled(
             spec,
@@ -89,9 +99,15 @@ def profile_ranks(
             regions=regions[index],
             inflation=inflation[index] if inflation else [],
             sites=sites[index] if sites else [],
+            waits=waits[index],
         )
         for index in range(spec.ranks)
     ]
+
+
+def waits_of(measured: Sequence[r.Measured]) -> list[Waits | None]:
+    """Per rank, what it waits for the others without a profiler; None where they never meet."""
+    return rank_waits([one.watched for one in measured], [one.graphs for one in measured])
 
 
 def rank_folders(folder: Path, ranks: int) -> list[Path]:

@@ -11,6 +11,8 @@ from hostgap.profiling.lockstep import Rank
 from hostgap.profiling.measurement import Environment, GraphTimes, HostTimes, Timing
 from hostgap.profiling.target import TargetSpec
 
+REPLAY = "replay"  # what a graph replay is called among collectives
+
 
 class _Request(msgspec.Struct, frozen=True, tag=True):
     """Tagged by its name."""
@@ -94,14 +96,42 @@ class Welcome(msgspec.Struct, frozen=True):
     defects: tuple[str, ...]
 
 
+class Stop(msgspec.Struct, frozen=True, array_like=True):
+    """A collective or a graph replay (`what`) at which `ranks` meet.
+
+    `called_ns` is the host's clock, one for all processes of a machine; `inside_ns` the GPU's time
+    from where its stream came to the call to where it went on.
+    """
+
+    what: str
+    ranks: tuple[int, ...]
+    called_ns: int
+    inside_ns: float
+
+
+class WatchedStep(msgspec.Struct, frozen=True, array_like=True):
+    """One step without a profiler: when its host began it, where it met others, in order.
+
+    `unwatched` counts the collectives that the host did not wait for.
+    """
+
+    begun_ns: int
+    stops: list[Stop]
+    unwatched: int
+
+
 class Measured(msgspec.Struct, frozen=True):
-    """What a process that never profiled found: see `hostgap.profiling.measurement`."""
+    """What a process that never profiled found: see `hostgap.profiling.measurement`.
+
+    `watched` are blocks of steps, of a process that is one of several ranks.
+    """
 
     timing: Timing
     host: HostTimes | None
     span_ns: float | None
     graphs: list[GraphTimes]
     tokens: int | None = None
+    watched: list[list[WatchedStep]] = []
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -30,12 +30,12 @@ class ClockMark:
 def main() -> None:
     """Answer requests, as `hostgap.profiling.child.main`."""
     torch.set_num_threads(1)
-    from hostgap.profiling import calibrate, child, environment, passes, traced
+    from hostgap.profiling import calibrate, child, environment, passes, traced, watch
     from tests.profiling.build import measurement
 
     no_wait: Any = lambda *_: None  # noqa: E731
     torch.cuda.synchronize = no_wait
-    passes.Mark = traced.Mark = ClockMark  # type: ignore[assignment, misc, attr-defined]
+    passes.Mark = traced.Mark = watch.Mark = ClockMark  # type: ignore[assignment, misc, attr-defined]
     passes.spin = no_wait
     profile: Any = traced.profile
 
