@@ -14,6 +14,7 @@ from hostgap.analysis.examine import Options
 from hostgap.diagnosis.judge import Judging
 from hostgap.diagnosis.model import Tool
 from hostgap.errors import TraceError
+from hostgap.profiling.measurement import Waits
 from hostgap.ranks.compare import Comparison, compare
 from hostgap.ranks.engines import Engine, Local
 from hostgap.ranks.inputs import Inputs, find_inputs
@@ -119,6 +120,7 @@ def _set(
     comparison = compare(arrivals, labels) if why is None else None
     if comparison is not None and not comparison.waiting:
         comparison, why = None, "no two ranks run the same collectives at the same times"
+    untraced = _untraced(comparison, outcomes) if comparison is not None else {}
     ranks = {}
     for index, one in enumerate(traces):
         if index in others:
@@ -133,7 +135,9 @@ def _set(
             role=roles[index],
             status=_status(outcome),
             error=outcome.error if outcome is not None else None,
-            figures=figures(diagnosis, arrivals.get(index), waiting) if diagnosis else None,
+            figures=figures(diagnosis, arrivals.get(index), waiting, untraced.get(index))
+            if diagnosis
+            else None,
             diagnosis=diagnosis,
         )
     return DiagnosisSet(
@@ -144,11 +148,26 @@ def _set(
             ranks,
             comparison,
             why,
-            inputs.notes,
+            (*inputs.notes, *_notes(outcomes, labels)),
             {at: one.work for at, one in outcomes.items() if one.work is not None},
             _cost(comparison, jobs, engine) if comparison is not None else None,
+            untraced,
         ),
     )
+
+
+def _notes(outcomes: Mapping[int, Outcome], labels: Mapping[int, str]) -> list[str]:
+    return [f"{labels[at]}: {one.note}" for at, one in sorted(outcomes.items()) if one.note]
+
+
+def _untraced(comparison: Comparison, outcomes: Mapping[int, Outcome]) -> dict[int, Waits]:
+    """Index of a rank -> what it waits without a profiler; of all that are compared, or none."""
+    found = {
+        index: waits
+        for index in comparison.waiting
+        if (waits := outcomes[index].untraced) is not None
+    }
+    return found if len(found) == len(comparison.waiting) else {}
 
 
 def _cost(comparison: Comparison, jobs: Mapping[int, Job], engine: Engine) -> WaitCost | None:

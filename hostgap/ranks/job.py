@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from hostgap.diagnosis.judge import Judging, judge
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.diagnosis.run import load_run, run_trace
 from hostgap.errors import HostgapError
+from hostgap.profiling.measurement import Waits
 from hostgap.profiling.rundir import NAME as MEASUREMENT
 from hostgap.profiling.rundir import read_measurement
 from hostgap.ranks.arrivals import Arrivals, arrivals_of
@@ -25,9 +27,11 @@ from hostgap.ranks.names import recorded_rank
 from hostgap.ranks.work import Work, work_of
 from hostgap.trace.load import load_trace
 from hostgap.trace.lookalikes import OtherDocument
-from hostgap.trace.model import Int64
+from hostgap.trace.model import Int64, Role
 from hostgap.trace.remote import is_url
 
+MOST_UNSEEN = 0.1  # of the collectives of a step
+_ROOTED = re.compile("Kernel_(Broadcast|SendRecv|Reduce_)")
 COST_EVENTS = 20_000  # calls and ops replayed: of waits that vary from step to step, many steps
 
 
@@ -68,6 +72,8 @@ class Outcome:
         rank: what the trace itself says it is.
         arrivals: its collectives, None without any.
         work: what its host and GPU do, None without collectives.
+        untraced: what it waits for others without a profiler, None where that was not measured.
+        note: why that does not count.
         cost: what its waits cost, of a job that asks that; None where a replay cannot say.
         error, hint: why there is no diagnosis.
         other: as the file is whole, and something else than a trace.
@@ -79,6 +85,8 @@ class Outcome:
     rank: int | None = None
     arrivals: Arrivals | None = None
     work: Work | None = None
+    untraced: Waits | None = None
+    note: str | None = None
     cost: WaitCost | None = None
     error: str | None = None
     hint: str | None = None
@@ -100,11 +108,14 @@ def run_job(job: Job) -> Outcome:
 
 def _outcome(job: Job) -> Outcome:
     judging, options, part, stacks = job.judging, job.options, None, None
+    untraced, graph_calls, note = None, [], None
     try:
         if not is_url(job.name) and (Path(job.name) / MEASUREMENT).is_file():
             measurement = read_measurement(Path(job.name))
             trace = load_run(Path(job.name), measurement)
             judging = replace(judging, calibration=None).of_run(measurement)
+            untraced = measurement.waits
+            graph_calls = [one.call_ns for one in measurement.graphs]
             if job.waits is None and any(one.mode == "stacks" for one in measurement.passes):
                 stacks = load_trace(run_trace(Path(job.name), measurement, "stacks"))
         else:
@@ -122,9 +133,11 @@ def _outcome(job: Job) -> Outcome:
         if arrivals is not None:
             # places are those of the recording with stacks, which has the same steps
             placed = examine(stacks, options) if stacks is not None else analysis
-            work = work_of(placed, arrivals.device)
+            work = work_of(placed, arrivals.device, graph_calls)
+            if untraced is not None and (note := _unseen(untraced, arrivals, analysis)) is not None:
+                untraced = None
         rank = recorded_rank(trace.metadata)
-        return Outcome(job.index, diagnosis, rank, arrivals, work)
+        return Outcome(job.index, diagnosis, rank, arrivals, work, untraced, note)
     except HostgapError as error:
         other = isinstance(error, OtherDocument)
         return Outcome(job.index, error=error.message, hint=error.hint, other=other)
@@ -141,6 +154,31 @@ def _outcome(job: Job) -> Outcome:
             hint=f"Please report it with the output of: hostgap analyze {job.name} --debug",
             internal=True,
         )
+
+
+def _unseen(untraced: Waits, arrivals: Arrivals, analysis: Analysis) -> str | None:
+    """Why the waits measured without a profiler are not all there are; None where they are.
+
+    In a compiled graph, or where the host does not wait for them, collectives were not seen. Those
+    of a CUDA graph were, with it.
+    """
+    steps = len(analysis.chosen) if analysis.options.window == "steps" else 0
+    if steps == 0:
+        return None
+    trace = analysis.trace
+    call = trace.gpu_ops.call[arrivals.row]
+    single = (call >= 0) & (trace.api_calls.role[call] != Role.GRAPH_LAUNCH) & arrivals.counted
+    # a root may leave a broadcast before the others come: those are not looked at
+    rows = trace.gpu_ops.name[arrivals.row[single]].tolist()
+    recorded = sum(not _ROOTED.search(trace.names[name]) for name in rows) / steps
+    if ((call >= 0) & ~single & arrivals.counted).any() and untraced.replays == 0:
+        return "its graph replays were not seen without a profiler: the recording says who waits"
+    if recorded - untraced.collectives <= MOST_UNSEEN * recorded:
+        return None
+    return (
+        f"{untraced.collectives:.0f} of {recorded:.0f} collectives a step were seen without a "
+        "profiler: the recording says who waits"
+    )
 
 
 def _wait_cost(analysis: Analysis, rows: Int64, waits: Int64) -> WaitCost | None:

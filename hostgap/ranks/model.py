@@ -27,6 +27,9 @@ class RankFigures(_Base, frozen=True):
     what is left of that beside other kernels, at least. `caused_wait_ns` is by how much the others
     would have been spared at the collectives that this rank was the `last` to start. All four are
     null where ranks could not be held against each other, but `host_late_ns`.
+
+    The untraced figures are of ranks that `hostgap profile` ran together, without a profiler, a
+    step: its length, what this rank waits in collectives and graph replays, and what that costs it.
     """
 
     window_ns: int
@@ -39,6 +42,9 @@ class RankFigures(_Base, frozen=True):
     caused_wait_ns: int | None
     last: int | None
     collectives: int
+    untraced_step_ns: int | None = None
+    untraced_wait_ns: int | None = None
+    untraced_lost_ns: int | None = None
 
 
 class RankDiagnosis(_Base, frozen=True):
@@ -83,8 +89,13 @@ class Straggler(_Base, frozen=True):
     takes `excess_ns` longer than the others in the middle: `idle_excess_ns` of that its GPU idles
     as its host is late, and `work_excess_ns` its GPU works or has its orders in hand. `cause` is
     what it does more of than the others, by `cause_excess_ns` a step, mostly at `site`: what its
-    host does, or "copies" or "gpu-work" of its GPU. `clear` says whether it causes most of the
-    waits, often enough to be no chance, and at some cost.
+    host does, or "copies" or "gpu-work" of its GPU, or "slower-host" where it takes longer for
+    everything, by `pace` (a share, as recorded). `clear` says whether it causes most of the waits,
+    often enough to be no chance, and at some cost.
+
+    Where waits were measured without a profiler, `late_ns` is by how much its host falls behind the
+    others' in a step, with a 95 % interval, and who it is, its `share` and `clear` are by that; all
+    but the cause are then of the recording, which may show other waits.
     """
 
     rank: int | None
@@ -100,6 +111,10 @@ class Straggler(_Base, frozen=True):
     cause: str
     site: Site | None
     cause_excess_ns: int = 0
+    pace: float = 0.0
+    late_ns: int | None = None
+    late_low_ns: int | None = None
+    late_high_ns: int | None = None
 
 
 class MergedFinding(_Base, frozen=True):
@@ -146,8 +161,9 @@ class SetSummary(_Base, frozen=True):
     `idle_share`, `host_late_share` and `rank_wait_share` are of the sum of the ranks' windows.
     `not_compared` says why collectives were not held against each other, null where they were.
     `wait_cost_ns` is what a step of the rank that waits most would be shorter by without its waits,
-    replayed, and `wait_cost_share` that of its step: null where a replay cannot say. The sum of the
-    waits is more wherever that rank would idle instead.
+    measured without a profiler where that was done, else replayed, and `wait_cost_share` that of
+    its step: null where a replay cannot say. The sum of the waits is more wherever that rank would
+    idle instead. `untraced_wait_share` is the waits' part of the ranks' steps without a profiler.
     `batches` is over the decode steps of all traces. `notes` has a line per file left out.
     """
 
@@ -171,6 +187,7 @@ class SetSummary(_Base, frozen=True):
     notes: list[str]
     wait_cost_ns: int | None = None
     wait_cost_share: float | None = None
+    untraced_wait_share: float | None = None
 
 
 class DiagnosisSet(_Base, frozen=True):

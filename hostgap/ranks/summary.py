@@ -13,8 +13,9 @@ from hostgap.diagnosis.engine import ERROR_SAVING, MIN_SAVING
 from hostgap.diagnosis.model import Diagnosis, Finding
 from hostgap.diagnosis.registry import load_rules
 from hostgap.output.summary import main_device, per_step
+from hostgap.profiling.measurement import Waits
 from hostgap.ranks.arrivals import NOT_HOST, Arrivals
-from hostgap.ranks.compare import Comparison, Waiting, straggler
+from hostgap.ranks.compare import Comparison, Waiting
 from hostgap.ranks.job import WaitCost
 from hostgap.ranks.model import (
     MergedFinding,
@@ -24,6 +25,7 @@ from hostgap.ranks.model import (
     Spread,
     Straggler,
 )
+from hostgap.ranks.straggler import straggler, untraced_cost
 from hostgap.ranks.work import Work
 
 FEWEST = 4  # ranks among which one can be an outlier
@@ -35,7 +37,10 @@ _SEVERITIES = ("info", "warning", "error")
 
 
 def figures(
-    diagnosis: Diagnosis, arrivals: Arrivals | None, waiting: Waiting | None
+    diagnosis: Diagnosis,
+    arrivals: Arrivals | None,
+    waiting: Waiting | None,
+    untraced: Waits | None = None,
 ) -> RankFigures | None:
     """What counts of one rank; None where nothing can be measured."""
     device = main_device(diagnosis)
@@ -54,6 +59,9 @@ def figures(
         caused_wait_ns=waiting.caused_ns if waiting else None,
         last=waiting.last if waiting else None,
         collectives=len(arrivals) + arrivals.left_out if arrivals is not None else 0,
+        untraced_step_ns=round(untraced.step_ns) if untraced else None,
+        untraced_wait_ns=round(untraced.wait.median_ns) if untraced else None,
+        untraced_lost_ns=round(untraced.lost.median_ns) if untraced else None,
     )
 
 
@@ -64,6 +72,7 @@ def summarize(
     notes: Sequence[str],
     works: Mapping[int, Work],
     cost: WaitCost | None = None,
+    untraced: Mapping[int, Waits] | None = None,
 ) -> SetSummary:
     """Everything that is said of all ranks together.
 
@@ -74,6 +83,8 @@ def summarize(
         notes: files that were left out.
         works: index of a trace -> what its rank does.
         cost: of the waits, where it is known.
+        untraced: index of a trace -> what its rank waits without a profiler; of all that are
+            compared, or none.
     """
     workers = [one for one in ranks.values() if one.role == "worker"]
     measured = [(one, one.figures) for one in workers if one.figures is not None]
@@ -85,7 +96,11 @@ def summarize(
         return sum(part or 0 for part in parts) / window if window else None
 
     found = [one.diagnosis for one in workers if one.diagnosis is not None]
-    late = straggler(comparison, ranks, windows, works, cost) if comparison and windows else None
+    late = None
+    if comparison and windows:
+        late = straggler(comparison, ranks, windows, works, cost, untraced)
+    if untraced:
+        cost = untraced_cost(untraced, late)
     return SetSummary(
         traces=len(ranks),
         ranks=len(workers),
@@ -99,6 +114,7 @@ def summarize(
         exposed_wait_share=share(f.exposed_wait_ns for f in waited) if waited else None,
         wait_cost_ns=cost.ns if cost else None,
         wait_cost_share=cost.ns / cost.step_ns if cost and cost.step_ns else None,
+        untraced_wait_share=_untraced_share(untraced.values()) if untraced else None,
         compared=len(waited),
         collectives=comparison.collectives if comparison else [],
         not_compared=not_compared,
@@ -108,6 +124,12 @@ def summarize(
         batches=by_batch(diagnosis.steps for diagnosis in found),
         notes=list(notes),
     )
+
+
+def _untraced_share(waits: Iterable[Waits]) -> float | None:
+    pairs = [(one.wait.median_ns, one.step_ns) for one in waits]
+    steps = sum(step for _, step in pairs)
+    return sum(wait for wait, _ in pairs) / steps if steps else None
 
 
 def _spreads(measured: Sequence[tuple[RankDiagnosis, RankFigures]]) -> Iterable[Spread]:
@@ -173,21 +195,34 @@ def _of_all(
 ) -> list[MergedFinding]:
     """HG701 and HG702 as all ranks together show them, in place of what one alone can guess."""
     found = []
-    waits = [(f.exposed_wait_ns or 0, one, f) for one, f in measured]
+    waits = [(_saving(f), one, f) for one, f in measured]
     wait, worst, most = max(waits, key=lambda each: each[0])
     if wait:
         shown = [one.label for ns, one, f in waits if ns >= MIN_SAVING * f.window_ns]
         title = f"{worst.label} waits {wait / 1e6:,.1f} ms of its window in collectives"
+        if most.untraced_wait_ns is not None:
+            title = f"{worst.label} waits {most.untraced_wait_ns / 1e6:,.2f} ms a step in "
+            title += "collectives, without a profiler"
         found.append(_rank_finding("HG701", title, shown or [worst.label], worst.label, wait, most))
     of_late = [f for one, f in measured if late is not None and one.label == late.label]
     if late is not None and late.clear and of_late:
         title = f"The others wait for {late.label}: last at {late.last:,} of {late.collectives:,} "
         title += f"collectives, mostly by its {late.cause}"
-        one = _rank_finding(
-            "HG702", title, [late.label], late.label, late.caused_wait_ns, of_late[0]
-        )
+        ns = late.caused_wait_ns
+        if late.late_ns is not None:
+            title = f"The others wait for {late.label}, mostly by its {late.cause}"
+            ns = wait
+        one = _rank_finding("HG702", title, [late.label], late.label, ns, of_late[0])
         found.append(msgspec.structs.replace(one, site=late.site, count=late.last))
     return found
+
+
+def _saving(of: RankFigures) -> int:
+    """What a rank's waits cost it in its window, ns: as measured without a profiler, in proportion,
+    else no more than it waits beside no other kernel."""
+    if of.untraced_lost_ns is not None and of.untraced_step_ns:
+        return round(of.untraced_lost_ns / of.untraced_step_ns * of.window_ns)
+    return of.exposed_wait_ns or 0
 
 
 def _rank_finding(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from hostgap.output.printable import printable
 from hostgap.output.summary import duration, percent, place
+from hostgap.ranks.excess import COPIES, GPU_WORK, SLOWER_HOST
 from hostgap.ranks.model import DiagnosisSet, MergedFinding, RankDiagnosis, Spread, Straggler
-from hostgap.ranks.work import COPIES, GPU_WORK
+from hostgap.ranks.straggler import UNEXPLAINED
 
 WORST = 8  # ranks shown
 _NAMED = 4  # labels that are written out
@@ -48,6 +49,11 @@ def headline(found: DiagnosisSet) -> str:
     idle = _spread(found, "idle_share")
     if idle is not None:
         text += f" ({percent(idle.low, 1)} to {percent(idle.high, 1)})"
+    if summary.untraced_wait_share is not None:
+        waits = percent(summary.untraced_wait_share, 1)
+        return (
+            f"{text} as recorded. Without a profiler they wait for one another for {waits} of it."
+        )
     if summary.rank_wait_share is not None:
         text += f", and {percent(summary.rank_wait_share, 1)} more in waits for one another"
     return text + "."
@@ -59,6 +65,8 @@ def straggler_lines(found: DiagnosisSet) -> list[str]:
     if late is None:
         return []
     label = printable(late.label)
+    if late.late_ns is not None:
+        return _untraced_lines(late, found)
     if not late.clear:
         return [
             f"No rank stands out for sure: {label} causes {percent(late.share, 1)} of the waits, "
@@ -70,12 +78,44 @@ def straggler_lines(found: DiagnosisSet) -> list[str]:
         f"{duration(late.caused_wait_ns)} in all, {percent(late.share, 1)} of what any rank causes."
     ]
     lines.append(_cause_line(late))
+    return lines + _cost_lines(found)
+
+
+def _cost_lines(found: DiagnosisSet) -> list[str]:
     cost, share = found.summary.wait_cost_ns, found.summary.wait_cost_share
-    if cost and share is not None:
-        lines.append(
-            f"Without these waits a step would be {duration(cost)} shorter, {percent(share, 1)}."
-        )
-    return lines
+    if not cost or share is None:
+        return []
+    return [f"Without these waits a step would be {duration(cost)} shorter, {percent(share, 1)}."]
+
+
+def _untraced_lines(late: Straggler, found: DiagnosisSet) -> list[str]:
+    """The same where waits were measured without a profiler: the recording only says why."""
+    label, ns = printable(late.label), late.late_ns or 0
+    if not late.clear:
+        most = f": most is {label}'s {duration(ns)}" if ns > 0 else ""
+        return [f"Without a profiler no host falls behind the others' by much in a step{most}."]
+    if late.cause == GPU_WORK:
+        return [
+            f"The others wait for {label}: its GPU works {duration(late.cause_excess_ns)} a step "
+            "longer. Uneven work, or a slower GPU.",
+            *_cost_lines(found),
+        ]
+    interval = f"{duration(late.late_low_ns or 0)} to {duration(late.late_high_ns or 0)}"
+    where = place(late.site)
+    at = f", at {where}" if where else ""
+    why = f"As recorded, {duration(late.cause_excess_ns)} a step more of it is {late.cause}{at}."
+    if late.cause == COPIES:
+        why = f"As recorded, its GPU copies {duration(late.cause_excess_ns)} a step longer{at}."
+    elif late.cause == SLOWER_HOST:
+        why = f"It is slower at everything, as recorded by {percent(late.pace, 1)}."
+    elif late.cause == UNEXPLAINED:
+        why = "The recording shows nothing that explains it."
+    return [
+        f"The others wait for {label}: without a profiler its host falls {duration(ns)} a step "
+        f"behind theirs ({interval}).",
+        why,
+        *_cost_lines(found),
+    ]
 
 
 def _cause_line(late: Straggler) -> str:
@@ -89,6 +129,10 @@ def _cause_line(late: Straggler) -> str:
     at = f", at {where}" if where else ""
     if late.cause == COPIES:
         return f"Its GPU copies for {duration(late.cause_excess_ns)} a step longer{at}."
+    if late.cause == SLOWER_HOST:
+        return (
+            f"Its host is slower at everything, by {percent(late.pace, 1)}: it may be the recorder."
+        )
     text = f"Before those its host is late by {duration(late.idle_excess_ns)} more than the others'"
     longer = f" ({duration(late.cause_excess_ns)} a step more)" if late.cause_excess_ns > 0 else ""
     return f"{text}, mostly {late.cause}{at}{longer}."
@@ -136,14 +180,16 @@ def _line(one: RankDiagnosis, found: DiagnosisSet) -> Line:
         why = one.error or _reason(one)
         return Line(label, ("", "", "", "", "", printable(why)), True)
     late = found.summary.straggler
-    wait = figures.rank_wait_ns
+    wait, of = figures.rank_wait_ns, figures.window_ns
+    if figures.untraced_wait_ns is not None and figures.untraced_step_ns:
+        wait, of = figures.untraced_wait_ns, figures.untraced_step_ns
     return Line(
         label,
         (
             duration(figures.step_ns if figures.step_ns is not None else figures.window_ns),
             percent(figures.idle_ns, figures.window_ns),
             percent(figures.host_late_ns, figures.window_ns),
-            "" if wait is None else percent(wait, figures.window_ns),
+            "" if wait is None else percent(wait, of),
             "" if figures.last is None else f"{figures.last:,}",
             (one.diagnosis.verdict or "") if one.diagnosis is not None else "",
         ),

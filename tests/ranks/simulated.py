@@ -1,6 +1,7 @@
 """Two ranks of a decode loop, simulated: hosts that launch, GPUs that run in order and wait for one
 another in collectives, a wait of the host at the end of each step. What a fault costs is the step's
-length with it less that without, which no trace shows."""
+length with it less that without, which no trace shows. What a recorder adds can be simulated too:
+the loop as recorded is then another one than the loop that is timed."""
 
 from __future__ import annotations
 
@@ -12,9 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from hostgap.profiling.measurement import Estimate, GraphTimes, Pass
+from hostgap.profiling.rank_waits import rank_waits
+from hostgap.profiling.requests import REPLAY, Stop, WatchedStep
+from hostgap.profiling.rundir import write_measurement
+from tests.profiling.build import measurement
 from tests.ranks.build import KERNEL, us
 
 FILE = "/srv/decode.py"
+PARTS = ("norm", "project", "rotate", "attend", "gate", "add")  # functions that launch kernels
+AFTER = ("collect", "stop", "schedule", "feed", "log")  # those between steps
 
 
 @dataclass
@@ -27,7 +37,8 @@ class Loop:
         upload: rank -> how long a blocking copy of pageable memory takes before each step.
         kernel_extra: rank -> how much longer each of its kernels takes.
         jitter: of each launch, at most.
-        slower: rank -> share by which each of its launches takes longer.
+        slower: rank -> share by which its host takes longer for all that it does, but `work`.
+        launch_extra: rank -> how much longer its graph launches keep the host, not the GPU.
     """
 
     graph: bool
@@ -44,6 +55,7 @@ class Loop:
     upload: Mapping[int, int] = field(default_factory=dict)
     kernel_extra: Mapping[int, int] = field(default_factory=dict)
     slower: Mapping[int, float] = field(default_factory=dict)
+    launch_extra: Mapping[int, int] = field(default_factory=dict)
     jitter: int = 0
     seed: int = 0
 
@@ -53,6 +65,7 @@ class Simulated:
 
     Attributes:
         events: per rank.
+        watched: per rank, what `hostgap.profiling.watch` sees of the loop, but its first step.
         step_ns: from the second step's end to the last one's, a step.
     """
 
@@ -63,12 +76,14 @@ class Simulated:
         self.host = [1_000_000 + 3_000 * rank for rank in range(loop.ranks)]
         self.gpu = [0] * loop.ranks
         self.number = 0
+        self.watched: list[list[WatchedStep]] = [[] for _ in range(loop.ranks)]
         ends = [self._step(index) for index in range(loop.steps)]
         self.step_ns = (ends[-1] - ends[1]) / (loop.steps - 2)
 
     def _step(self, index: int) -> int:
         loop = self.loop
         begun = list(self.host)
+        self.stops: list[list[Stop]] = [[] for _ in range(loop.ranks)]
         for rank in range(loop.ranks):
             if rank in loop.work:
                 until = self.host[rank] + loop.work[rank]
@@ -76,21 +91,30 @@ class Simulated:
                 self.host[rank] = until
             if rank in loop.upload:
                 self._upload(rank)
-        called = list(self.host)
+        called, came = list(self.host), list(self.gpu)
         if loop.graph:
             self.number += 1
             for rank in range(loop.ranks):
                 begin = self.host[rank]
-                self.host[rank] += loop.launch
+                self.host[rank] += loop.launch + loop.launch_extra.get(rank, 0)
                 self._call(rank, "cudaGraphLaunch", begin, self.host[rank])
                 called[rank] = begin + 30_000
         for _ in range(loop.layers):
             for kernel in range(loop.kernels + 1):
-                self._kernels(called, collective=kernel == loop.kernels)
+                self._kernels(called, kernel)
         for rank in range(loop.ranks):
             begin, end = self.host[rank], max(self.gpu[rank], self.host[rank]) + 4_000
             self._call(rank, "cudaStreamSynchronize", begin, end)
-            self.host[rank] = end + loop.deliver
+            if loop.graph:
+                since = max(came[rank], called[rank])
+                self._stop(rank, REPLAY, called[rank] - 30_000, self.gpu[rank] - since)
+            self.host[rank] = end
+            for line, function in enumerate(AFTER):
+                until = self.host[rank] + self._slowed(rank, loop.deliver // len(AFTER))
+                self._frame(rank, function, 60 + line, self.host[rank], until)
+                self.host[rank] = until
+            if index:
+                self.watched[rank].append(WatchedStep(begun[rank], self.stops[rank], 0))
             self._add(
                 rank, "user_annotation", f"ProfilerStep#{index}", begun[rank], self.host[rank] - 1
             )
@@ -110,9 +134,14 @@ class Simulated:
         self.host[rank] = begin + took + 4_000
         self.gpu[rank] = max(self.gpu[rank], begin + took + 1_000)
 
-    def _kernels(self, called: list[int], *, collective: bool) -> None:
-        """The next kernel of each rank."""
+    def _slowed(self, rank: int, ns: int) -> int:
+        return round(ns * (1 + self.loop.slower.get(rank, 0)))
+
+    def _kernels(self, called: list[int], kernel: int) -> None:
+        """The next kernel of each rank in a layer; the last is the collective."""
         loop = self.loop
+        collective = kernel == loop.kernels
+        part = kernel % len(PARTS)
         starts = []
         if not loop.graph:
             self.number += 1
@@ -120,19 +149,29 @@ class Simulated:
             ready = called[rank]
             if not loop.graph:
                 begin = self.host[rank]
-                took = loop.host * (1 + loop.slower.get(rank, 0))
-                self.host[rank] += round(took) + self.random.randint(0, loop.jitter)
+                took = self._slowed(rank, loop.host) + self.random.randint(0, loop.jitter)
+                self.host[rank] += took
+                self._frame(rank, PARTS[part], 70 + part, begin, self.host[rank])
                 self._add(rank, "cpu_op", "aten::mm", begin, self.host[rank] - 500)
-                self._call(rank, "cudaLaunchKernel", begin + 3_000, begin + 7_000)
-                ready = begin + 8_000
+                call = begin + self._slowed(rank, 3_000), begin + self._slowed(rank, 7_000)
+                self._call(rank, "cudaLaunchKernel", *call)
+                ready = call[1] + 1_000
             starts.append(max(ready, self.gpu[rank] + 800))
+        free = list(self.gpu)
         for rank, start in enumerate(starts):
             end = start + loop.kernel + loop.kernel_extra.get(rank, 0)
             if collective:
                 end = max(starts) + loop.collective
             self.gpu[rank] = end
+            if collective and not loop.graph:
+                since = max(free[rank], start - 1_000)
+                self._stop(rank, "all_reduce", self.host[rank] - loop.host, end - since)
             name = KERNEL if collective else "gemm"
             self._add(rank, "kernel", name, start, end, device=0, stream=7, correlation=self.number)
+
+    def _stop(self, rank: int, what: str, called: int, inside: int) -> None:
+        everyone = tuple(range(self.loop.ranks))
+        self.stops[rank].append(Stop(what, everyone, called, float(inside)))
 
     def _call(self, rank: int, name: str, start: int, end: int) -> None:
         self._add(rank, "cuda_runtime", name, start, end, correlation=self.number)
@@ -156,3 +195,34 @@ class Simulated:
             info = {"backend": "nccl", "rank": rank, "world_size": self.loop.ranks}
             text = json.dumps({"distributedInfo": info, "traceEvents": events}).encode()
             (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(text, 1))
+
+
+def write_runs(folder: Path, recorded: Simulated, plain: Simulated | None) -> None:
+    """Run directories of ranks: traces with stacks for all passes, and what was measured without a
+    profiler of the loop as it is then; None: as it was before that was measured."""
+    recorded.write(folder)
+    times = plain or recorded
+    graphs = [GraphTimes(call_ns=times.loop.launch, span_ns=1e9)] if times.loop.graph else []
+    ranks = range(recorded.loop.ranks)
+    blocks = [[one[at : at + 2] for at in range(0, len(one), 2)] for one in times.watched]
+    waits = rank_waits(blocks, [[] for _ in ranks])
+    step = Estimate(median_ns=times.step_ns, low_ns=times.step_ns, high_ns=times.step_ns)
+    for rank in ranks:
+        run, made = folder / f"rank{rank}", folder / f"rank{rank}.json.gz"
+        run.mkdir()
+        for name in ("cpu_cuda", "stacks"):
+            (run / f"{name}.json.gz").write_bytes(made.read_bytes())
+        made.unlink()
+        one = measurement()
+        one = msgspec.structs.replace(
+            one,
+            options={"preset": "shallow", "ranks": recorded.loop.ranks},
+            passes=[
+                Pass(mode="cpu+cuda", file="cpu_cuda.json.gz", step=step),
+                Pass(mode="stacks", file="stacks.json.gz", step=step),
+            ],
+            graphs=graphs if plain is not None else [],
+            waits=waits[rank] if plain is not None else None,
+            timing=msgspec.structs.replace(one.timing, step=step),
+        )
+        write_measurement(run, one)
