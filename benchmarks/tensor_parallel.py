@@ -7,8 +7,9 @@
 The suite: {eager, the whole step as one CUDA graph with its collectives} x {even ranks, one rank
 held up by 1 ms of Python a step, one rank with a blocking upload of 8 MiB a step}. The truth is
 what the fault costs without a profiler: the step with and without it, timed in turn, block by
-block, in the same processes. The ranks' steps are recorded in processes of their own, as `hostgap
-profile --ranks` does, into one run directory per rank; only that is scored.
+block, in the same processes. There each rank's waits are measured as well. The ranks' steps are
+recorded in processes of their own, as `hostgap profile --ranks` does, into one run directory per
+rank; only that is scored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,7 @@ from hostgap.profiling.bench import Built, Comparison, Variant
 from hostgap.profiling.measurement import Estimate, Inflation, Pass, Site
 from hostgap.profiling.protocol import assembled
 from hostgap.profiling.rank_group import RankGroup, devices_for
-from hostgap.profiling.ranked import rank_folders
+from hostgap.profiling.ranked import rank_folders, waits_of
 from hostgap.profiling.rundir import read_measurement, trace_name, write_measurement
 from hostgap.profiling.statistics import estimate
 from hostgap.profiling.target import TargetSpec
@@ -238,6 +239,7 @@ def _write_runs(
             continue
         folder = out / name
         folder.mkdir(exist_ok=True)
+        waits = waits_of(case.measured)
         for index, each in enumerate(rank_folders(folder, spec.ranks)):
             measurement = assembled(
                 spec,
@@ -246,6 +248,7 @@ def _write_runs(
                 case.passes[index] if case.passes else [],
                 inflation=inflation[index] if inflation else [],
                 sites=case.sites[index] if case.sites else [],
+                waits=waits[index],
             )
             write_measurement(each, measurement)
 
@@ -269,22 +272,30 @@ def score(out: Path) -> None:
             print(f"{case.name}: {error.message}")
             continue
         rows.append(_scored(case, found, recorded["truth"].get(case.name)))
-    even = {
-        row["mode"]: row["wait_cost_us"] or 0.0  # even ranks may not wait at all
-        for row in rows
-        if row["fault"] is None and row["not_compared"] is None
-    }
     for row in rows:
-        cost, usual, loss = row["wait_cost_us"], even.get(row["mode"]), row["loss_us"]
-        if cost is not None and usual is not None and row["fault"] is not None:
-            row["beyond_even_us"] = cost - usual
-            row["off"] = (cost - usual) / loss - 1 if loss else None
+        beyond = _beyond_even(row, rows) if row["fault"] is not None else None
+        if beyond is not None:
+            row["beyond_even_us"] = beyond
+            row["off"] = beyond / row["loss_us"] - 1 if row["loss_us"] else None
     _write(out / "score.json", {"ranks": recorded["ranks"], "rows": rows})
     print(_table(rows))
     for row in rows:
         print(f"{row['case']}: {row['said'] or 'no straggler'}")
     right = sum(row["right"] for row in rows)
     print(f"\n{right} of {len(rows)} right")
+
+
+def _beyond_even(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
+    """What the waits of a case cost beyond those of even ranks, us: of the rank that loses most,
+    where that was measured without a profiler."""
+    even = next((one for one in rows if one["mode"] == row["mode"] and one["fault"] is None), None)
+    if even is None or even["not_compared"] is not None or row["wait_cost_us"] is None:
+        return None
+    lost, usual = row["lost_us"], even["lost_us"]
+    if lost and usual:
+        at = lost.index(max(lost))
+        return float(lost[at] - usual[at])
+    return float(row["wait_cost_us"] - (even["wait_cost_us"] or 0.0))  # even ranks may not wait
 
 
 def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None) -> dict[str, Any]:
@@ -309,6 +320,7 @@ def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None)
         and one.figures.rank_wait_ns is not None
         and one.diagnosis is not None
     ]
+    figures = [one.figures for one in found.ranks if one.figures is not None]
     shown = [one.diagnosis for one in found.ranks if one.diagnosis is not None]
     devices = [one.devices[0] for one in shown if one.devices]
     return {
@@ -326,10 +338,19 @@ def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None)
         "right": right,
         "not_compared": summary.not_compared,
         "rank_wait_us": waits,
+        "untraced_wait_us": _us(one.untraced_wait_ns for one in figures),
+        "lost_us": _us(one.untraced_lost_ns for one in figures),
+        "late_us": None
+        if late is None
+        else _us((late.late_ns, late.late_low_ns, late.late_high_ns)),
         "wait_cost_us": None if summary.wait_cost_ns is None else summary.wait_cost_ns / 1e3,
         "utilization": [device.kernel_utilization for device in devices],
         "without_collectives": [device.utilization_without_collectives for device in devices],
     }
+
+
+def _us(each: Iterable[int | None]) -> list[float]:
+    return [ns / 1e3 for ns in each if ns is not None]
 
 
 def _loss(truth: list[dict[str, Any]] | None) -> dict[str, Any]:
@@ -361,23 +382,21 @@ def _loss(truth: list[dict[str, Any]] | None) -> dict[str, Any]:
 def _table(rows: list[dict[str, Any]]) -> str:
     """The score as markdown."""
     lines = [
-        "| case | step, even us | loss us (95 %) | named | right | rank-wait us | costs us "
-        "| beyond even | off | utilization | without collectives |",
-        "|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|",
+        "| case | step, even us | loss us (95 %) | named | right | late us (95 %) | rank-wait us "
+        "| as recorded | costs us | beyond even | off | utilization | without collectives |",
+        "|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
-        loss = "-"
-        if row["loss_us"] is not None:
-            loss = (
-                f"{row['loss_us']:,.0f} ({row['loss_low_us']:,.0f} to {row['loss_high_us']:,.0f})"
-            )
+        loss = [row["loss_us"], row["loss_low_us"], row["loss_high_us"]]
         cells = (
             row["case"],
             _number(row["even_us"]),
-            loss,
+            _interval(loss if row["loss_us"] is not None else None),
             row["said"] or "none",
             "yes" if row["right"] else "NO",
-            " / ".join(_number(ns) for ns in row["rank_wait_us"]),
+            _interval(row["late_us"]),
+            " / ".join(_number(us) for us in row["untraced_wait_us"]) or "-",
+            " / ".join(_number(us) for us in row["rank_wait_us"]),
             _number(row["wait_cost_us"]),
             _number(row.get("beyond_even_us")),
             "-" if row.get("off") is None else f"{row['off']:+.1%}",
@@ -386,6 +405,14 @@ def _table(rows: list[dict[str, Any]]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _interval(values: list[float] | None) -> str:
+    """A median and its interval."""
+    if not values:
+        return "-"
+    middle, low, high = values
+    return f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"
 
 
 def _number(value: float | None) -> str:

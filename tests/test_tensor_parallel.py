@@ -10,18 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
 from hostgap.errors import FixFailed
-from hostgap.profiling.measurement import Estimate, Pass
-from hostgap.profiling.rundir import read_measurement, write_measurement
+from hostgap.profiling.rundir import read_measurement
 from hostgap.ranks.inputs import find_inputs
 from hostgap.trace.load import load_trace
 from tests.profiling import cpu_child
-from tests.profiling.build import measurement
-from tests.ranks.simulated import Loop, Simulated
+from tests.ranks.simulated import Loop, Simulated, write_runs
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 MS = 1_000_000
@@ -41,8 +38,9 @@ def invoke(bench: Any, *args: object) -> str:
     return done.output
 
 
-def recorded(folder: Path, mode: str) -> None:
-    """A folder as `record` leaves it, of simulated ranks: traces with stacks for all passes."""
+def recorded(folder: Path, mode: str, *, observed: bool = False) -> None:
+    """A folder as `record` leaves it, of simulated ranks; or as it was before waits were measured
+    without a profiler, and of a recorder that slows all hosts alike."""
     even = Loop(graph=mode == "graph", jitter=3_000)
     truth = {}
     for fault, loop in (
@@ -53,24 +51,8 @@ def recorded(folder: Path, mode: str) -> None:
         done, usual = Simulated(loop), Simulated(even).step_ns
         case = folder / f"{mode}-{fault}"
         case.mkdir(parents=True)
-        done.write(case)
-        for rank in range(2):
-            run = case / f"rank{rank}"
-            run.mkdir()
-            made = case / f"rank{rank}.json.gz"
-            for name in ("cpu_cuda", "stacks"):
-                (run / f"{name}.json.gz").write_bytes(made.read_bytes())
-            made.unlink()
-            step = Estimate(median_ns=done.step_ns, low_ns=done.step_ns, high_ns=done.step_ns)
-            passes = [
-                Pass(mode="cpu+cuda", file="cpu_cuda.json.gz", step=step),
-                Pass(mode="stacks", file="stacks.json.gz", step=step),
-            ]
-            one = msgspec.structs.replace(
-                measurement(), options={"preset": "shallow", "ranks": 2}, passes=passes, graphs=[]
-            )
-            timing = msgspec.structs.replace(one.timing, step=step)
-            write_measurement(run, msgspec.structs.replace(one, timing=timing))
+        slowed = replace(loop, slower={0: 0.5}, launch_extra={0: 300_000}) if observed else loop
+        write_runs(case, Simulated(slowed), done if observed else None)
         sides = {
             side: {"blocks_ns": [ns] * 5, "step": {"median_ns": ns}}
             for side, ns in (("old", usual), ("new", done.step_ns))
@@ -80,11 +62,12 @@ def recorded(folder: Path, mode: str) -> None:
     (folder / "truth.json").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.parametrize("observed", [False, True])
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 def test_simulated_ranks_are_scored(
-    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, observed: bool
 ) -> None:
-    recorded(tmp_path, mode)
+    recorded(tmp_path, mode, observed=observed)
     monkeypatch.setattr(bench, "PLACES", FUNCTIONS)
     output = invoke(bench, "score", tmp_path)
     assert "3 of 3 right" in output
@@ -94,6 +77,7 @@ def test_simulated_ranks_are_scored(
         assert abs(row["off"]) < 0.1
         assert row["straggler"]["rank"] == 1
         assert row["utilization"][0] > row["without_collectives"][0]
+        assert len(row["untraced_wait_us"]) == (2 if observed else 0)
     assert f"| {mode}-host_work |" in output
 
 
@@ -145,6 +129,8 @@ def test_record_on_a_cpu(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         one = read_measurement(tmp_path / "eager-host_work" / f"rank{rank}")
         assert [each.mode for each in one.passes] == ["cpu+cuda", "stacks"]
         assert one.options["ranks"] == 2
+        assert one.waits is not None
+        assert one.waits.ranks == 2
 
 
 def test_what_fails_is_noted_and_the_rest_goes_on(
