@@ -76,7 +76,8 @@ class ImplicitSync(WaitRule):
             edit = Edit(cut=context.calls_as_spans(calls), unblock=calls)
             yield Match(calls=calls, edit=edit, site=site, title=title)
         for site, calls in context.by_site(waits[sync]):
-            title = f"{_name(context, calls)} inside {context.op_names(calls[:1])[0][-1]}"
+            ops = context.op_names(calls[:1])[0]  # none around a copy within the GPU
+            title = f"{_name(context, calls)} inside {ops[-1]}" if ops else ""
             yield Match(calls=calls, edit=self.without(context, calls), site=site, title=title)
 
 

@@ -49,6 +49,18 @@ def test_a_blocking_copy_within_the_device_counts_where_it_drains() -> None:
     assert findings("HG108", repeated(lambda t, i: step(t, i, 20_000), STEP)) == []
 
 
+def test_a_copy_that_a_synchronize_is_said_to_launch_needs_no_op_around_it() -> None:
+    """As found by fuzzing: the correlation of one is that of the other."""
+
+    def step(t: int, i: int) -> Iterator[Event]:
+        yield from work(t, i)
+        yield call(STREAM_SYNC, t + 14_500, t + 62_000, i + 1)
+        yield copy(t + 60_500, t + 61_000, i + 1, D2D)
+
+    (found,) = findings("HG108", repeated(step, STEP))
+    assert found.title == "A call that is no synchronize drains the GPU"
+
+
 @pytest.mark.parametrize("name", ["cudaFreeAsync", "cudaMemsetAsync", "cudaMalloc"])
 def test_silent_on_calls_that_drain_nothing_by_themselves(name: str) -> None:
     assert findings("HG108", repeated(lambda t, i: calling(t, i, name), STEP)) == []
