@@ -46,7 +46,8 @@ class Units:
     call: NDArray[np.intp]  # index among the replayed calls
     start: Int64
     end: Int64
-    before: NDArray[np.intp]  # unit that had to end first, -1 for none
+    before: NDArray[np.intp]  # unit that had to end first and did so last, -1 for none
+    prior: NDArray[np.intp]  # the one before it on its stream, -1 for none
     lead: Int64  # from the call's start
     gap: Int64  # from the end of the unit before
     late: Bool  # the host was late for it
@@ -155,7 +156,8 @@ class Playback:
         known = (unit_call >= 0) & (at < len(self.calls))
         at = np.minimum(at, max(0, len(self.calls) - 1))
         known[known] = self.calls[at[known]] == unit_call[known]
-        before = _before(start, end, stream, unit_call)
+        prior = _prior(stream)
+        before = _before(start, end, unit_call, prior)
         prior_end = np.where(before >= 0, end[before], self.low)
         call_start, call_end = np.full((2, len(start)), _NEVER, np.int64)
         call_start[known], call_end[known] = self.start[at[known]], self.end[at[known]]
@@ -173,8 +175,9 @@ class Playback:
         spare = int(np.median(gap[~late])) if (~late).any() else GRAPH_GAP_NS
         lead = np.where(known, np.where(late, lead, np.minimum(lead, usual)), _NEVER)
         gap = np.where(late, np.minimum(gap, max(spare, 0)), gap)
-        beside = ~np.isin(stream, gpu.stream[self._rows[gpu.kind[self._rows] == GpuKind.KERNEL]])
-        self.units = Units(owner, start, end, before, lead, gap, late, graph, beside)
+        works = np.isin(gpu.kind[self._rows], (GpuKind.KERNEL, GpuKind.GRAPH))
+        beside = ~np.isin(stream, stream[self._unit_of_row[works]])
+        self.units = Units(owner, start, end, before, prior, lead, gap, late, graph, beside)
 
     def _waits(self) -> None:
         """Per call: the unit whose end it waited for, and how long it then took."""
@@ -351,15 +354,18 @@ class Playback:
         order = np.lexsort((np.arange(n), unit.call))
         first = np.searchsorted(unit.call[order], np.arange(len(self.calls) + 1)).tolist()
         units = order.tolist()
-        befores, leads, gaps = unit.before.tolist(), lead.tolist(), gap.tolist()
+        befores, priors = unit.before.tolist(), unit.prior.tolist()
+        leads, gaps = lead.tolist(), gap.tolist()
         lengths, without = length.tolist(), gone.tolist()
         wakes, owns = wake.tolist(), own.tolist()
         ends = unit.end.tolist()
         rows = zip(host_start.tolist(), host_end.tolist(), waits.tolist(), strict=True)
         for i, (begin, finish, wait) in enumerate(rows):
             for j in units[first[i] : first[i + 1]]:
-                before = befores[j]
+                before, prior = befores[j], priors[j]
                 free = ends[before] if before >= 0 else low
+                if prior >= 0 and ends[prior] > free:  # once what it waited for is shorter
+                    free = ends[prior]
                 ready = free + gaps[j]
                 launched = begin + shift + leads[j]
                 if launched > ready:
@@ -474,18 +480,23 @@ def _heads(first: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     return heads
 
 
-def _before(start: Int64, end: Int64, stream: NDArray[np.int32], call: Int64) -> NDArray[np.intp]:
-    """Per unit: the one that had to end first, -1 for none.
+def _prior(stream: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Per unit: the one before it on its stream, -1 for none."""
+    prior = np.full(len(stream), -1, np.intp)
+    for code in np.unique(stream).tolist():
+        mine = np.flatnonzero(stream == code)
+        prior[mine[1:]] = mine[:-1]
+    return prior
+
+
+def _before(start: Int64, end: Int64, call: Int64, prior: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Per unit: the one that had to end first, and did so last; -1 for none.
 
     That is the one before it on its stream; where another stream's ended later and still before
     this one began, that one (an event, or the stream's order, held it back). Only what had been
     ordered by then can be waited for.
     """
     n = len(start)
-    before = np.full(n, -1, np.intp)
-    for code in np.unique(stream).tolist():
-        mine = np.flatnonzero(stream == code)
-        before[mine[1:]] = mine[:-1]
     by_end = np.argsort(end, kind="stable")
     found = np.searchsorted(end[by_end], start, "right") - 1
     for _ in range(_NEAR):
@@ -495,7 +506,7 @@ def _before(start: Int64, end: Int64, stream: NDArray[np.int32], call: Int64) ->
             break
         found = found - ordered_later
     other = np.where(found >= 0, by_end[np.maximum(found, 0)], -1)
-    own_end = np.where(before >= 0, end[before], _NEVER)
+    own_end = np.where(prior >= 0, end[prior], _NEVER)
     later = (other >= 0) & (other < np.arange(n)) & (end[other] > own_end)
     later &= (call < 0) | (call[other] <= call)
-    return np.where(later, other, before)
+    return np.where(later, other, prior)

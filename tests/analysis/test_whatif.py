@@ -18,7 +18,7 @@ from hostgap.analysis.syncs import blocking_calls
 from hostgap.analysis.whatif import ASYNC_NS, Replay
 from hostgap.diagnosis.judge import Judging
 from hostgap.trace.load import load_trace
-from hostgap.trace.model import Trace
+from hostgap.trace.model import GpuKind, Trace
 from tests.analysis.build import (
     COPY_CALL,
     GRAPH,
@@ -30,9 +30,11 @@ from tests.analysis.build import (
     copy,
     kernel,
     steps,
+    whole_graph,
 )
 from tests.analysis.generate import played, wild
 
+PINNED_UP = "Memcpy HtoD (Pinned -> Device)"
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_traces").glob("*.[js]*[ze]"))
 
 
@@ -195,6 +197,46 @@ def test_a_shorter_op_is_shorter() -> None:
     replay = Replay(analysis, 0)
     kernels = np.flatnonzero(analysis.trace.gpu_ops.kind == 0).tolist()
     assert replay.saving(Edit(length=dict.fromkeys(kernels, 10_000))) == 40_000 * len(replay.steps)
+
+
+def test_without_a_copy_that_it_waits_for_a_kernel_still_comes_after_the_one_before_it() -> None:
+    """An upload of 200 us beside a kernel of 150: without it the next begins 50 us sooner."""
+
+    def step(t: int, i: int) -> list[Event]:
+        return [
+            call(LAUNCH, t, t + 2_000, i),
+            kernel(t + 4_000, t + 14_000, i),
+            call(COPY_CALL, t + 3_000, t + 5_000, i + 1),
+            copy(t + 15_000, t + 215_000, i + 1, PINNED_UP, stream=8),
+            call(LAUNCH, t + 6_000, t + 8_000, i + 2),
+            kernel(t + 15_000, t + 165_000, i + 2),
+            call(LAUNCH, t + 9_000, t + 11_000, i + 3),
+            kernel(t + 216_000, t + 400_000, i + 3),
+            call(STREAM_SYNC, t + 12_000, t + 402_000, i + 4),
+        ]
+
+    starts = [1_000 + k * 410_000 for k in range(6)]
+    trace = build(steps(*starts), *(step(t, 1 + 10 * k) for k, t in enumerate(starts)))
+    replay = replay_of(trace)
+    copies = np.flatnonzero(trace.gpu_ops.kind == GpuKind.COPY)
+    assert replay.residual_ns == 0
+    assert replay.saving(Edit(drop=copies)) == 50_000 * len(replay.steps)
+    kernels = 10_000 + 1_000 + 150_000 + 1_000 + 184_000
+    assert replay.traced_span_ns == kernels
+
+
+def test_a_whole_graph_is_work_and_not_beside_it() -> None:
+    def step(t: int, i: int) -> list[Event]:
+        return [
+            call(COPY_CALL, t, t + 2_000, i),
+            copy(t + 4_000, t + 6_000, i, PINNED_UP),
+            call(GRAPH, t + 3_000, t + 8_000, i + 1),
+            whole_graph(t + 9_000, t + 59_000, i + 1, stream=8),
+        ]
+
+    starts = [1_000 + k * 80_000 for k in range(4)]
+    trace = build(steps(*starts), *(step(t, 1 + 10 * k) for k, t in enumerate(starts)))
+    assert replay_of(trace).traced_span_ns == 50_000
 
 
 def test_the_host_is_as_fast_as_it_may_be() -> None:
