@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from hostgap.cli.options import Amount, Codes, Percentage, StepRange, rules_option
+from hostgap.cli.options import (
+    Amount,
+    Codes,
+    Percentage,
+    device_option,
+    force_option,
+    output_option,
+    rules_option,
+    source_root_option,
+    step_marker_option,
+    steps_option,
+)
 
 if TYPE_CHECKING:
     from hostgap.analysis.examine import Analysis
@@ -39,15 +50,8 @@ EXIT_UNMEASURABLE = 3
     envvar="HOSTGAP_FORMAT",
     help="What to print on stdout; text unless -o is given.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Write to a file; the format follows its extension (.json, .md, .txt, .html). Repeatable.",
-)
-@click.option("--force", is_flag=True, help="Overwrite existing output files.")
+@output_option(".json", ".md", ".txt", ".html")
+@force_option
 @click.option(
     "--window",
     type=click.Choice(["steps", "trace"]),
@@ -56,29 +60,10 @@ EXIT_UNMEASURABLE = 3
     envvar="HOSTGAP_WINDOW",
     help="The steps, or everything from the first GPU op to the last.",
 )
-@click.option(
-    "--steps",
-    type=StepRange(),
-    metavar="A:B",
-    envvar="HOSTGAP_STEPS",
-    help="Only these steps, counted from 0; by default all but the first.",
-)
-@click.option(
-    "--step-marker",
-    metavar="REGEX",
-    envvar="HOSTGAP_STEP_MARKER",
-    help="Annotations or ops that begin a step.",
-)
-@click.option("--device", metavar="ID", envvar="HOSTGAP_DEVICE", help="Only this GPU.")
-@click.option(
-    "--source-root",
-    "source_roots",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    multiple=True,
-    metavar="DIR",
-    envvar="HOSTGAP_SOURCE_ROOT",
-    help="Where your source lies, for the exact lines of calls. Repeatable.",
-)
+@steps_option
+@step_marker_option
+@device_option
+@source_root_option
 @click.option(
     "--select",
     type=Codes(),
