@@ -20,14 +20,13 @@ from hostgap.profiling import measurement as measured
 from hostgap.profiling.rundir import is_run_dir, read_measurement
 from hostgap.ranks import model as ranks
 from hostgap.ranks.diagnose import diagnose_set
+from hostgap.ranks.names import is_trace_name
 from hostgap.report.run import Page, Run, run_of_json, run_of_trace
 from hostgap.report.set import Reading, runs_of_set
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import Trace
 
 LARGEST = 64 << 20  # bytes of a JSON file of hostgap
-_TRACES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
-
 
 Found = Run | ranks.DiagnosisSet | fix.FixReport
 
@@ -116,10 +115,12 @@ def _schema_of(path: Path) -> str | None:
 
 
 def _folder(path: Path, reading: Reading) -> list[Found]:
-    """A folder of ranks: its traces, else its diagnoses."""
-    files = sorted(file for file in path.iterdir() if file.is_file())
+    """A folder of ranks: its traces and run directories, else its diagnoses."""
+    entries = sorted(path.iterdir())
+    files = [file for file in entries if file.is_file()]
     ours = [file for file in files if file.name.endswith(".json") and _schema_of(file)]
-    if any(file.name.endswith(_TRACES) and file not in ours for file in files):
+    traces = [file for file in files if is_trace_name(file.name) and file not in ours]
+    if traces or any(is_run_dir(entry) for entry in entries):
         together = diagnose_set([str(path)])
         return [together, *runs_of_set(together, Options(), reading)]
     chosen = [file for file in ours if _schema_of(file) == model.SCHEMA]

@@ -8,10 +8,13 @@ import re
 from base64 import b64encode
 from pathlib import Path
 
+import msgspec
 import pytest
 import traces
 
 from hostgap.cli import run
+from hostgap.profiling.measurement import Estimate, Pass
+from tests.rules.check import measurement
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TRACE = str(SAMPLES / "cuda_graph.json.gz")
@@ -100,6 +103,23 @@ def test_a_folder_of_ranks(tmp_path: Path) -> None:
     assert text.count('class="run"') == 3
     assert 'id="all-runs"' in text
     assert text.count("<canvas") == 6
+
+
+def test_a_folder_of_run_directories(tmp_path: Path) -> None:
+    """What `hostgap profile --ranks` writes: no file lies in the folder itself."""
+    for rank in range(2):
+        run_dir = tmp_path / "job" / f"rank{rank}"
+        run_dir.mkdir(parents=True)
+        traces.steps(kernels=10 + rank).write(run_dir / "cpu_cuda.json")
+        step = Estimate(median_ns=1e6, low_ns=1e6, high_ns=1e6)
+        passes = [Pass(mode="cpu+cuda", file="cpu_cuda.json", step=step)]
+        written = measurement(step_ns=1e6, span_ns=1e5, passes=passes)
+        (run_dir / "measurement.json").write_bytes(msgspec.json.encode(written))
+    page = tmp_path / "r.html"
+    assert run(["report", str(tmp_path / "job"), "-o", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.count('class="run"') == 2
+    assert text.count("<canvas") == 4
 
 
 def test_a_comparison(tmp_path: Path) -> None:
