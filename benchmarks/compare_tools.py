@@ -148,13 +148,14 @@ class Comparison:
             if path.suffix == ".sqlite":  # some write caches beside it
                 path = Path(shutil.copy(path, folder))
             try:
-                one.runs.append(attempt(tool.command(path, folder), self.limits))
+                took = attempt(tool.command(path, folder), self.limits)
                 one.said = tool.said(folder)
+                one.runs.append(took)  # a time without an answer is none
                 trace.events = events(folder) or trace.events
             except Passed as error:
                 one.error = f"stopped: {error}"
                 self.passed[tool.name] = f"it took {error} for {path.name}"
-            except (Failed, OSError, KeyError, ValueError) as error:
+            except (Failed, OSError, LookupError, ValueError) as error:
                 one.error = f"failed: {type(error).__name__}: {error}"
 
 
