@@ -16,7 +16,7 @@ from hostgap.analysis.examine import Analysis
 from hostgap.analysis.host import Host
 from hostgap.analysis.intervals import Intervals, union
 from hostgap.analysis.metrics import in_window
-from hostgap.analysis.parts import Parts, Pieces
+from hostgap.analysis.parts import Pieces
 from hostgap.analysis.sites import (
     call_sites,
     exact_sites,
@@ -134,11 +134,6 @@ class Context:
     def pieces(self) -> Pieces:
         """The idle time of the device in the window, cut by cause, in blocks."""
         return self.device.pieces
-
-    @cached_property
-    def parts(self) -> Parts:
-        """The same in one table, for rules that need it so: of a large trace it is large."""
-        return self.pieces.whole()
 
     def idle(self, *causes: Cause) -> int:
         """Idle ns of the device under any of these causes, all of it without any."""
