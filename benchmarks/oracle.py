@@ -187,6 +187,8 @@ def main() -> None:
     plain = path.suffix == ".json" and path.stat().st_size <= WHOLE
     if plain and answers_of(path, apart=True) != answers:
         raise SystemExit(f"{path}: its events are not laid out as Kineto does")
+    if not answers.gpu_ops:
+        raise SystemExit(f"{path}: no GPU operations, or its events are not laid out as Kineto does")
     print(json.dumps(asdict(answers)))
 
 
