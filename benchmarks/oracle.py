@@ -188,7 +188,7 @@ def main() -> None:
     if plain and answers_of(path, apart=True) != answers:
         raise SystemExit(f"{path}: its events are not laid out as Kineto does")
     if not answers.gpu_ops:
-        raise SystemExit(f"{path}: no GPU operations, or its events are not laid out as Kineto does")
+        raise SystemExit(f"{path}: no GPU operations, or another layout than Kineto's")
     print(json.dumps(asdict(answers)))
 
 
