@@ -72,12 +72,13 @@ def block(steps: int, host: HostClock | None = None) -> Pass[float]:
 
     Measured between events in the stream, so that a block has the length of what the GPU did from
     the end of one step to the end of another, whatever the host does meanwhile. `host` counts what
-    it did in all `LEAD_IN + steps`: reading its counters takes milliseconds where /proc is slow,
-    and between the events the GPU would run dry meanwhile.
+    it did in all steps but the first, before which the workload may have begun anew: reading its
+    counters takes milliseconds where /proc is slow, and between the events the GPU would run dry
+    meanwhile.
     """
+    yield Fresh(LEAD_IN + steps)
     if host is not None:
         host.go_on()
-    yield Fresh(LEAD_IN + steps)
     yield from range(LEAD_IN + steps - 1, steps, -1)
     begin = Mark()
     yield from range(steps, 0, -1)
@@ -94,7 +95,7 @@ def time_steps(steps: int, repeats: int) -> Pass[Unprofiled]:
         for _ in range(repeats):
             torch.cuda.synchronize()
             blocks.append((yield from block(steps, host)))
-    return Unprofiled(timing(blocks, steps), host.per_step((LEAD_IN + steps) * repeats))
+    return Unprofiled(timing(blocks, steps), host.per_step((LEAD_IN - 1 + steps) * repeats))
 
 
 def compare(old: Driver, new: Driver, steps: int, repeats: int) -> Comparison:

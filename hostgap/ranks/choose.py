@@ -78,7 +78,7 @@ def _said_by(one: Input) -> int | None:
     with open_source(path) as source:
         document = Document(source)
         next(document.blocks(), None)
-        if not document.has_events:
+        if not document.has_events or (document.not_events and not document.events):
             raise OtherDocument(f"{one.name}: holds no events")
         return recorded_rank(document.metadata)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,21 @@ def test_a_script_cannot_hide_that_measuring_failed(tmp_path: Path) -> None:
     )
     with pytest.raises(TargetError, match="device lost"):
         run_script(script(tmp_path, text), fails())
+
+
+def test_what_a_reset_takes_is_no_step_s_host_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hostgap.profiling import passes
+    from tests.profiling.cpu_child import ClockMark
+
+    monkeypatch.setattr(passes, "Mark", ClockMark)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+
+    def busy(seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            pass
+
+    workload = Workload(body=lambda: busy(1e-3), reset=lambda _: busy(0.7))
+    measured = Driver(workload, "mine").run(passes.time_steps(5, 2))
+    assert measured.host is not None
+    assert 0.9e6 < measured.host.wall_ns < 60e6  # and not 700 ms by 7 steps

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
 from hostgap.cli import run
+from hostgap.profiling.measurement import Estimate, Pass
 from hostgap.ranks import render
 from tests.ranks.build import Job, write
+from tests.rules.check import measurement
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_traces"
@@ -135,10 +139,20 @@ def test_batches_over_several_traces(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "Below 64 the host limits the step." in capsys.readouterr().out
 
 
-def test_run_directories_keep_their_own_step(capsys: pytest.CaptureFixture[str]) -> None:
-    found = result(capsys, SAMPLES / "gpu_bound.json.gz", SAMPLES / "cuda_graph.json.gz")
-    assert found["summary"]["ranks"] == 2
-    assert {one["diagnosis"]["saving_basis"] for one in found["ranks"]} == {"upper_bound"}
+def test_run_directories_keep_their_own_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = SAMPLES / "gpu_bound.json.gz"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(SAMPLES / "eager_item.json.gz", folder / "cpu_cuda.json.gz")
+    step = Estimate(median_ns=35e6, low_ns=35e6, high_ns=35e6)
+    passes = [Pass(mode="cpu+cuda", file="cpu_cuda.json.gz", step=step)]
+    written = measurement(step_ns=20e6, passes=passes)
+    (folder / "measurement.json").write_bytes(msgspec.json.encode(written))
+    found = result(capsys, plain, folder)
+    bases = [one["diagnosis"]["saving_basis"] for one in found["ranks"]]
+    assert sorted(bases) == ["calibrated", "upper_bound"]
 
 
 @pytest.mark.parametrize(
