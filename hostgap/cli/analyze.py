@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -189,9 +190,7 @@ def command(
     resolved = [os.path.realpath(path) for path in outputs]  # unlike resolve(), ends with loops
     if len(set(resolved)) < len(resolved):
         raise click.UsageError("-o names the same file twice", ctx)
-    for trace in traces:
-        if trace != "-" and os.path.realpath(trace) in resolved:
-            raise click.UsageError(f"-o {trace}: that is the trace itself", ctx)
+    _refuse_traces(traces, resolved, ctx)
     for output in outputs:
         refuse_existing(output, force=force)
     if steps is not None and window == "trace":
@@ -213,6 +212,7 @@ def command(
         if rank is not None and trace == "-":
             raise click.UsageError("--rank chooses among files: - is none", ctx)
         inputs = find_inputs(traces)
+        _refuse_traces([one.name for one in inputs.traces], resolved, ctx)
         trace = inputs.traces[0].name
         if rank is not None:
             from hostgap.ranks.choose import choose
@@ -291,6 +291,18 @@ def command(
         codes = ", ".join(dict.fromkeys(finding.code for finding in failed))
         click.echo(f"hostgap: --fail-on {fail_on}: {codes}", err=True)
     return EXIT_FAILED if failed else 0
+
+
+def _refuse_traces(traces: Sequence[str], outputs: Sequence[str], ctx: click.Context) -> None:
+    """Refuse outputs, given by their real paths, that would replace what is read."""
+    from hostgap.profiling.rundir import NAME
+
+    for trace in traces:
+        real = os.path.realpath(trace)
+        if trace != "-" and real in outputs:
+            raise click.UsageError(f"-o {trace}: that is the trace itself", ctx)
+        if os.path.join(real, NAME) in outputs:  # noqa: PTH118
+            raise click.UsageError(f"-o {trace}/{NAME}: that is a part of the run itself", ctx)
 
 
 def _format_of(path: Path) -> str:

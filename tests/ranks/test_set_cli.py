@@ -191,3 +191,27 @@ def test_a_url_without_fsspec(
     monkeypatch.setitem(sys.modules, "fsspec", None)
     assert run(["analyze", "s3://bucket/rank0.json"]) == 2
     assert "pip install 'hostgap[remote]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["traces", "traces/*"])
+@pytest.mark.parametrize("run_dirs", [False, True])
+def test_no_output_replaces_what_is_read(
+    given: str,
+    run_dirs: bool,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    if run_dirs:
+        kept = folder / "rank9" / "measurement.json"
+        kept.parent.mkdir()
+        kept.write_bytes(msgspec.json.encode(measurement()))
+    else:
+        kept = folder / "rank9.json"
+        kept.write_text(json.dumps({"traceEvents": [CPU]}))
+    before = kept.read_bytes()
+    output = str(kept.relative_to(folder.parent))
+    assert run(["analyze", given, "-o", output, "--force"]) == 2
+    assert f"-o {output}: that is" in capsys.readouterr().err
+    assert kept.read_bytes() == before
