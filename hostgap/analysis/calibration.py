@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from hostgap.errors import HostgapError, TraceError
 from hostgap.profiling.measurement import Measurement
 
-_SHORTEST, _LONGEST = 1.0, 2.0**62  # ns; times are reported as whole ns, in 64 bits
+MOST_STEPS = 10  # a graph of a step takes no more than so many of them
+MOST_RATIO = 10  # a call takes no more than so many times as long without a profiler as with one
+_SHORTEST, _LONGEST = 1.0, 1e15  # ns, eleven days: sums are whole ns, in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,14 @@ def calibration_of(measurement: Measurement) -> Calibration:
     if not _SHORTEST <= step.low_ns <= step.median_ns <= step.high_ns <= _LONGEST:
         raise TraceError(f"the measurement's step takes {step.median_ns:g} ns, which is no time")
     graphs = measurement.graphs
-    if any(graph.call_ns <= 0 or graph.span_ns <= 0 for graph in graphs):
+    most = MOST_STEPS * step.high_ns
+    if not all(0 < graph.call_ns <= most and 0 < graph.span_ns <= most for graph in graphs):
         graphs = []
     ratios = [
-        row.unprofiled_ns / row.cpu_cuda_ns
+        ratio
         for row in measurement.inflation
-        if row.what == "eager launch" and row.unprofiled_ns > 0 and row.cpu_cuda_ns
+        if row.what == "eager launch" and row.cpu_cuda_ns
+        if 0 < (ratio := row.unprofiled_ns / row.cpu_cuda_ns) <= MOST_RATIO
     ]
     # Of ranks the GPU time of graphs was measured with all of them lined up. In the loop a replay
     # is longer by what it waits in it for others, of which the trace knows more.

@@ -21,6 +21,8 @@ from hostgap.profiling.measurement import SCHEMA, Measurement
 
 NAME = "measurement.json"
 _RANK = re.compile(r"rank\d{1,6}")
+LONGEST_NAME = 255  # bytes of a file's name
+LONGEST_TIME = 1e15  # ns, eleven days: of a step
 LARGEST = 64 * 1024 * 1024  # bytes of a measurement.json; a real one has some thousands
 
 
@@ -147,7 +149,32 @@ def read_measurement(folder: Path) -> Measurement:
     for one in measurement.passes:
         if Path(one.file).name != one.file or one.file in ("", ".", ".."):
             raise TraceError(f"{path}: names a trace outside its folder: {one.file!r}")
+        if "\0" in one.file or len(os.fsencode(one.file)) > LONGEST_NAME:
+            raise TraceError(f"{path}: no name of a file: {one.file[:50]!r}")
+    _check_times(path, measurement)
     return measurement
+
+
+def _check_times(path: Path, measurement: Measurement) -> None:
+    """Refuse figures of which nothing can be made: no step has such times.
+
+    Raises:
+        TraceError: see above.
+    """
+    times = {"span_ns": measurement.span_ns or 0.0}
+    waits = measurement.waits
+    if waits is not None:
+        for name in ("step_ns", "collectives", "replays", "unwatched"):
+            times[f"waits.{name}"] = getattr(waits, name)
+        for name in ("inside", "wait", "caused", "lost"):
+            one = getattr(waits, name)
+            times[f"waits.{name}"] = min(one.low_ns, one.median_ns)
+            times[f"waits.{name}.high_ns"] = one.high_ns
+        late = waits.late  # negative where the others are later
+        times["waits.late"] = max(abs(late.low_ns), abs(late.median_ns), abs(late.high_ns))
+    for name, value in times.items():
+        if not 0 <= value <= LONGEST_TIME:
+            raise TraceError(f"{path}: {name} is {value:g}, which no step has")
 
 
 def _unwritable(path: Path, error: OSError) -> HostgapError:

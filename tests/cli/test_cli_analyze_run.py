@@ -101,6 +101,15 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: change(f, lambda d: d["timing"]["step"].update(low_ns=-1, median_ns=-1)),
         "no time",
     ),
+    "no span": (lambda f: change(f, lambda d: d.update(span_ns=-1e9)), "span_ns is -1e+09"),
+    "a name that none can be": (
+        lambda f: change(f, lambda d: d["passes"][0].update(file="a\0b")),
+        "no name of a file",
+    ),
+    "a name that is too long": (
+        lambda f: change(f, lambda d: d["passes"][0].update(file="a" * 5000)),
+        "no name of a file",
+    ),
     "no trace": (lambda f: (f / "cpu_cuda.json.gz").unlink(), "is missing"),
     "no pass": (lambda f: change(f, lambda d: d.update(passes=[])), "no pass recorded"),
     "outside": (
@@ -126,6 +135,26 @@ def test_bad_run_directories(fault: str, folder: Path, capsys: pytest.CaptureFix
     assert said in captured.err
     assert captured.out == ""
     assert len(captured.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("ns", [1e300, 1e-300, -1.0, 2.0**61])
+@pytest.mark.parametrize("step_ns", [3e6, 1e15])
+@pytest.mark.parametrize("trace", ["eager", "cuda_graph"])
+def test_calls_that_take_no_such_time(
+    trace: str, step_ns: float, ns: float, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damage(document: dict[str, Any]) -> None:
+        document["timing"]["step"] = {"median_ns": step_ns, "low_ns": step_ns, "high_ns": step_ns}
+        document["graphs"] = [{"call_ns": ns, "span_ns": ns}]
+        document["inflation"] = [
+            {"what": "eager launch", "nodes": None, "unprofiled_ns": ns, "cuda_ns": None}
+            | {"cpu_cuda_ns": 1.0}
+        ]
+
+    (folder / "cpu_cuda.json.gz").write_bytes((TRACE.parent / f"{trace}.json.gz").read_bytes())
+    change(folder, damage)
+    assert run(["analyze", str(folder)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_step_that_cannot_hold_its_kernels_is_refused(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hostgap.errors import HostgapError, TraceError
-from hostgap.profiling.measurement import Estimate, Measurement, Pass
+from hostgap.profiling.measurement import Estimate, Measurement, Pass, Waits
 from hostgap.profiling.rundir import NAME, new_run_dir, read_measurement, write_measurement
 from tests.profiling.build import measurement
 
@@ -79,6 +79,35 @@ def test_traces_lie_in_the_folder(tmp_path: Path, file: str) -> None:
     write_measurement(tmp_path, bad)
     with pytest.raises(TraceError, match="outside its folder"):
         read_measurement(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("figure", "ns", "refused"),
+    [
+        ("wait", -1.0, True),
+        ("wait", 1e300, True),
+        ("lost", -1e9, True),
+        ("late", -1e6, False),
+        ("late", -1e300, True),
+        ("inside", 0.0, False),
+    ],
+)
+def test_waits_that_no_step_has(tmp_path: Path, figure: str, ns: float, refused: bool) -> None:
+    usual = Estimate(median_ns=1e5, low_ns=9e4, high_ns=2e5)
+    waits = Waits(
+        ranks=2, step_ns=1e6, collectives=1.0, replays=0.0, unwatched=0.0, inside=usual,
+        wait=usual, caused=usual, late=usual, lost=usual, wait_by_stop_ns=[1e5],
+    )  # fmt: skip
+    odd = {figure: Estimate(median_ns=ns, low_ns=ns, high_ns=ns)}
+    write_measurement(
+        tmp_path,
+        msgspec.structs.replace(measurement(), waits=msgspec.structs.replace(waits, **odd)),
+    )
+    if refused:
+        with pytest.raises(TraceError, match=f"waits.{figure} is"):
+            read_measurement(tmp_path)
+    else:
+        assert read_measurement(tmp_path).waits is not None
 
 
 def test_a_folder_that_holds_more_than_a_run_is_not_replaced(tmp_path: Path) -> None:
