@@ -209,8 +209,8 @@ def _labels(inputs: Inputs, rank_of: dict[int, int | None]) -> dict[int, str]:
         rank = rank_of.get(index)
         file = one.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
         label = one.said.label
-        if label == file and rank is not None:
-            label = f"rank {rank}"
+        if rank is not None and (label == file or one.said.rank not in (None, rank)):
+            label = f"rank {rank}"  # a name that says another is wrong
         labels[index] = label[:200]
     for index, one in enumerate(inputs.traces):
         if sum(label == labels[index] for label in labels.values()) > 1:

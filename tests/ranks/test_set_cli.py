@@ -215,3 +215,19 @@ def test_no_output_replaces_what_is_read(
     assert run(["analyze", given, "-o", output, "--force"]) == 2
     assert f"-o {output}: that is" in capsys.readouterr().err
     assert kept.read_bytes() == before
+
+
+def test_a_label_is_of_the_rank_that_the_trace_says(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "rank0.json.gz").rename(folder / "x")
+    (folder / "rank1.json.gz").rename(folder / "rank0.json.gz")
+    (folder / "x").rename(folder / "rank1.json.gz")
+    found = result(capsys, folder)
+    assert [(one["rank"], one["label"]) for one in found["ranks"]] == [
+        (0, "rank 0"),
+        (1, "rank 1"),
+        (2, "rank 2"),
+    ]
+    assert found["summary"]["straggler"]["label"] == "rank 1"
+    assert found["ranks"][1]["file"].endswith("rank0.json.gz")
