@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from hostgap.errors import HostgapError
 from hostgap.ranks.job import Job, Outcome, run_job
 
 TRIES = 2
+_ADDRESS = re.compile(r"(?:[a-z+]+://)?[^\s/]+:\d{1,5}(?:/\S*)?|inproc://\S+")
 TIMEOUT_S = "10s"  # for a Dask scheduler to answer
 
 
@@ -182,6 +184,10 @@ class Dask:
             raise HostgapError(
                 "--engine dask needs the distributed package", "pip install 'hostgap[dask]'"
             ) from error
+        if not _ADDRESS.fullmatch(self.address):  # Dask would try it for long, and complain twice
+            raise HostgapError(
+                f"--scheduler {self.address}: that is no address", "such as tcp://HOST:8786"
+            )
         try:
             client: Any = distributed.Client(self.address, timeout=TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:

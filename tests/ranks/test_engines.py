@@ -197,6 +197,13 @@ def test_dask_without_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
         list(Dask("tcp://127.0.0.1:9").outcomes([]))
 
 
+@pytest.mark.parametrize("address", ["", "rubbish", "tcp://", "tcp://host", "a b:1", "tcp://h:x"])
+def test_dask_with_no_address(address: str) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(HostgapError, match="that is no address"):
+        list(Dask(address).outcomes([]))
+
+
 def test_dask_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(HostgapError) as caught:
