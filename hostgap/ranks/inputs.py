@@ -17,6 +17,7 @@ from hostgap.trace.remote import has_pattern, is_url, listed
 MOST_TRACES = 10_000
 _OWN = b'"hostgap.'  # a result of hostgap's own begins with its schema
 _HEAD = 256
+_SAME = "the same file as another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class _Found:
 
     def add(self, name: str, key: object, size: int, *, listed: bool = False) -> None:
         if key in self.seen:
-            self.notes.append(f"{name}: left out: the same file as another")
+            self.notes.append(f"{name}: left out: {_SAME}")
             return
         self.seen.add(key)
         if len(self.traces) >= MOST_TRACES:
@@ -135,7 +136,7 @@ def _local(name: str, found: _Found) -> bool:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"{name}: cannot be looked at: {reason}") from error
-    before = len(found.traces)
+    before, known = len(found.traces), len(found.notes)
     for entry in entries:
         if (entry / MEASUREMENT).is_file():
             _add(entry, found)
@@ -143,12 +144,16 @@ def _local(name: str, found: _Found) -> bool:
             found.notes.append(f"{entry}: left out: {why}")
         elif is_trace_name(entry.name):
             _add(entry, found, listed=True)
-    if len(found.traces) == before:
+    if len(found.traces) == before and not any(map(_again, found.notes[known:])):
         said = "; ".join(found.notes[-3:])
         hint = "traces end with .json, .json.gz, .json.zst, .sqlite; 'DIR/**/*.json' looks deeper"
         what = "no trace in this folder" if path.is_dir() else "no trace matches"
         raise TraceError(f"{name}: {what}" + (f" ({said})" if said else ""), hint)
     return True
+
+
+def _again(note: str) -> bool:
+    return note.endswith(_SAME)
 
 
 def _add(path: Path, found: _Found, *, listed: bool = False) -> None:

@@ -59,6 +59,11 @@ def test_each_file_counts_once(tmp_path: Path) -> None:
     assert all("the same file as another" in note for note in found.notes)
 
 
+def test_a_folder_named_twice_counts_once(tmp_path: Path) -> None:
+    touch(tmp_path, "a.json", "b.json")
+    assert files(tmp_path, f"{tmp_path}/.", tmp_path / "*.json") == ["a.json", "b.json"]
+
+
 def test_what_is_no_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "rank0.json")
     os.mkfifo(tmp_path / "pipe.json")
