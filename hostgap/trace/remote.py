@@ -158,6 +158,8 @@ class _Stream:
     def read(self, size: int = -1) -> bytes:
         try:
             return bytes(self._stream.read(size))
+        except TimeoutError as error:
+            raise OSError("the server stopped answering") from error
         except OSError:
             raise
         except Exception as error:  # each protocol's package raises its own

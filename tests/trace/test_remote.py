@@ -113,10 +113,19 @@ def test_http_failures(server: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert len(capsys.readouterr().err.splitlines()) <= 2
 
 
-def test_a_connection_that_breaks_off_is_an_error_of_the_file(memory: Any) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("connection lost"), "connection lost"),
+        (TimeoutError(), "the server stopped answering"),
+    ],
+)
+def test_a_connection_that_breaks_off_is_an_error_of_the_file(
+    memory: Any, error: Exception, said: str
+) -> None:
     class Broken:
         def read(self, _: int) -> bytes:
-            raise RuntimeError("connection lost")
+            raise error
 
         def close(self) -> None:
             pass
@@ -124,7 +133,7 @@ def test_a_connection_that_breaks_off_is_an_error_of_the_file(memory: Any) -> No
     real = memory.__class__._open
     memory.__class__._open = lambda *_, **__: Broken()
     try:
-        with pytest.raises(TraceError, match=r"cannot be read: connection lost"):
+        with pytest.raises(TraceError, match=f"cannot be read: {said}"):
             hostgap.load_trace("memory://job/rank0.json.gz")
     finally:
         memory.__class__._open = real
