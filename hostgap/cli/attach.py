@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from hostgap.cli.options import Folder
+from hostgap.cli.options import Folder, NumberRange
 
 if TYPE_CHECKING:
     from hostgap.serving.attach import Attached
@@ -67,7 +67,7 @@ class Progress(Protocol):
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(1, 86400),
+    type=NumberRange(1, 86400),
     default=300,
     show_default=True,
     metavar="S",

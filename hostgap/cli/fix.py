@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostgap.cli.options import block_option, force_option, output_option, preset_option
+from hostgap.cli.options import (
+    NumberRange,
+    block_option,
+    force_option,
+    output_option,
+    preset_option,
+)
 
 if TYPE_CHECKING:
     from hostgap.fixes.report import FixReport
@@ -62,7 +68,7 @@ class Names(click.ParamType[list[str]]):
 @click.option("--skip", type=Names(), metavar="FIXES", help="Do not try these.")
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0, max=1),
+    type=NumberRange(min=0, max=1),
     default=0.05,
     show_default=True,
     help="Of floating-point outputs: norm of the difference by their norm.",
@@ -78,7 +84,7 @@ class Names(click.ParamType[list[str]]):
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=1, max=1e7),
+    type=NumberRange(min=1, max=1e7),
     default=3600,
     show_default=True,
     metavar="SECONDS",

@@ -95,6 +95,17 @@ class Amount(click.ParamType[float]):
         return amount
 
 
+class NumberRange(click.FloatRange):
+    """As click.FloatRange, which takes nan for a number in any range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the text; a usage error when it is no number in the range."""
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail("nan is no number", param, ctx)
+        return number
+
+
 class Percentage(click.ParamType[float]):
     """`1%` or `0.01`."""
 

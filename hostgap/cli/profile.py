@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostgap.cli.options import Batches, block_option, preset_option
+from hostgap.cli.options import Batches, NumberRange, block_option, preset_option
 
 if TYPE_CHECKING:
     from hostgap.profiling.measurement import Measurement
@@ -56,7 +56,7 @@ EXIT_UNMEASURABLE = 3
     help="Processes that run it together, a GPU each: who waits for whom?",
 )
 @click.option(
-    "--temperature", type=click.FloatRange(min=0, min_open=True), help="Have it sample its tokens."
+    "--temperature", type=NumberRange(min=0, min_open=True), help="Have it sample its tokens."
 )
 @block_option
 @click.option(
@@ -87,7 +87,7 @@ EXIT_UNMEASURABLE = 3
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1, max=1e6),
+    type=NumberRange(min=1, max=1e6),
     default=900,
     show_default=True,
     help="Seconds a pass.",
