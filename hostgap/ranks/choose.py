@@ -52,6 +52,9 @@ def choose(inputs: Inputs, rank: int) -> Input:
         raise TraceError(f"--rank {rank}: several traces are of it: {names}{more}", "name the file")
     known = sorted({number for number in numbers if number is not None})
     if not known:
+        for one in workers:
+            if not is_url(one.name) and not Path(one.name).exists():
+                raise TraceError(f"{one.name}: no such file")
         raise TraceError(
             f"--rank {rank}: neither the traces nor their names tell the ranks", "name the file"
         )

@@ -96,6 +96,10 @@ def test_without_numbers_there_is_nothing_to_choose() -> None:
         choose(find_inputs([str(SAMPLES)]), 0)
 
 
+def test_a_missing_file_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, "no/such.json", "--rank", 0)[0].endswith("no/such.json: no such file")
+
+
 def test_only_the_beginning_of_the_others_is_read(folder: Path) -> None:
     for rank in (0, 2, 3):
         path = folder / f"rank{rank}.json.gz"
