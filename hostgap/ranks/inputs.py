@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from hostgap.trace.remote import has_pattern, is_url, listed
 MOST_TRACES = 10_000
 _OWN = b'"hostgap.'  # a result of hostgap's own begins with its schema
 _HEAD = 256
+_RANK = re.compile(r"rank\d{1,6}")  # the folder of a rank's run
 _SAME = "the same file as another"
 
 
@@ -144,6 +146,8 @@ def _local(name: str, found: _Found) -> bool:
             found.notes.append(f"{entry}: left out: {why}")
         elif is_trace_name(entry.name):
             _add(entry, found, listed=True)
+        elif _RANK.fullmatch(entry.name) and entry.is_dir():
+            found.notes.append(f"{entry}: left out: no {MEASUREMENT} in it")
     if len(found.traces) == before and not any(map(_again, found.notes[known:])):
         said = "; ".join(found.notes[-3:])
         hint = "traces end with .json, .json.gz, .json.zst, .sqlite; 'DIR/**/*.json' looks deeper"

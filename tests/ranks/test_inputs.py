@@ -59,6 +59,13 @@ def test_each_file_counts_once(tmp_path: Path) -> None:
     assert all("the same file as another" in note for note in found.notes)
 
 
+def test_a_rank_without_its_measurement_is_left_out_with_a_note(tmp_path: Path) -> None:
+    touch(tmp_path, "rank0/measurement.json", "rank1/cpu_cuda.json.gz", "plots/x")
+    found = find_inputs([str(tmp_path)])
+    assert [Path(one.name).name for one in found.traces] == ["rank0"]
+    assert found.notes == (f"{tmp_path}/rank1: left out: no measurement.json in it",)
+
+
 def test_a_folder_named_twice_counts_once(tmp_path: Path) -> None:
     touch(tmp_path, "a.json", "b.json")
     assert files(tmp_path, f"{tmp_path}/.", tmp_path / "*.json") == ["a.json", "b.json"]
