@@ -37,8 +37,13 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     refuse_existing(path, force=force)
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
-        with target.open("wb") as device:
-            yield device
+        try:
+            with target.open("wb") as device:
+                yield device
+        except OSError as error:
+            if error.errno in _WRITE_ERRORS:
+                raise _unwritable(path, error) from error
+            raise
         return
     name = os.fsencode(target.name)[:200].decode("utf-8", "ignore")  # the limit is on bytes
     part = target.with_name(f".{name}.{secrets.token_hex(4)}.part")

@@ -127,6 +127,16 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_device_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.md").symlink_to("/dev/full")
+    with (
+        pytest.raises(HostgapError, match=r"r\.md: cannot be written: No space"),
+        atomic_output(tmp_path / "r.md", force=False) as out,
+    ):
+        out.write(b"x")
+
+
 def test_a_device_is_written_directly() -> None:
     with atomic_output(Path("/dev/null"), force=False) as stream:
         stream.write(b"abc")
