@@ -63,7 +63,7 @@ def command(
     verdict.
     """
     from hostgap.analysis.examine import Options
-    from hostgap.cli.gate import format_of
+    from hostgap.cli.gate import format_of, refuse_what_is_read
     from hostgap.cli.progress import reading
     from hostgap.compare.sides import compare
     from hostgap.files import refuse_existing
@@ -71,9 +71,8 @@ def command(
     from hostgap.gate.subject import load_subject
 
     kinds = [format_of(path, EXTENSIONS) for path in outputs]
+    refuse_what_is_read(outputs, (base, new), ctx)
     for path in outputs:
-        if path.resolve() in (base.resolve(), new.resolve()):
-            raise click.UsageError(f"-o {path}: that is what is read", ctx)
         refuse_existing(path, force=force)
     options = Options(steps=steps, step_marker=step_marker, device=device)
     sides = [load_subject(path, options, reading=reading) for path in (base, new)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,7 +127,7 @@ def command(
     from hostgap.profiling.target import TargetSpec, checked
 
     kinds = [_format_of(path) for path in outputs]
-    if len({path.resolve() for path in outputs}) < len(outputs):
+    if len({os.path.realpath(path) for path in outputs}) < len(outputs):
         raise click.UsageError("-o names the same file twice")
     for path in outputs:
         refuse_existing(path, force=force)

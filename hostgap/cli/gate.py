@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,11 +116,10 @@ def command(
     from hostgap.output.printable import printable
 
     kinds = [format_of(path, EXTENSIONS) for path in outputs]
-    if len({path.resolve() for path in outputs}) < len(outputs):
+    if len({os.path.realpath(path) for path in outputs}) < len(outputs):
         raise click.UsageError("-o names the same file twice", ctx)
+    refuse_what_is_read(outputs, (new, baseline or Path("hostgap.json")), ctx)
     for path in outputs:
-        if path.resolve() in (new.resolve(), (baseline or Path("hostgap.json")).resolve()):
-            raise click.UsageError(f"-o {path}: that is what is read", ctx)
         refuse_existing(path, force=force)
     if update_baseline and (canary or base):
         raise click.UsageError("--update-baseline judges nothing: no --canary and no --base", ctx)
@@ -249,6 +249,21 @@ def _with_canary(
     ]
     canary = Canary(caught=bool(by), by=list(dict.fromkeys(by)))
     return msgspec.structs.replace(result, canary=canary)
+
+
+def refuse_what_is_read(outputs: Sequence[Path], read: Sequence[Path], ctx: click.Context) -> None:
+    """Refuse outputs that would replace what is read, or the measurement of any run.
+
+    Raises:
+        UsageError: one would.
+    """
+    from hostgap.profiling.rundir import NAME
+
+    real = {os.path.realpath(path) for path in read}  # unlike resolve(), ends with loops
+    for path in outputs:
+        target = os.path.realpath(path)
+        if target in real or Path(target).name == NAME:
+            raise click.UsageError(f"-o {path}: that is what is read", ctx)
 
 
 def format_of(path: Path, extensions: dict[str, str]) -> str:

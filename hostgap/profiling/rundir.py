@@ -68,7 +68,7 @@ def refuse_run_dir(path: Path, *, force: bool) -> None:
     Raises:
         HostgapError: it exists and `force` is not given, or is something else than a run directory.
     """
-    if path.resolve() == Path.cwd():
+    if os.path.realpath(path) == os.path.realpath(Path.cwd()):  # unlike resolve(), ends with loops
         raise HostgapError(f"{path} is the current folder", "give the name of a folder to make")
     if not path.exists():
         return
