@@ -64,6 +64,9 @@ def calibration_of(measurement: Measurement) -> Calibration:
         if row.what == "eager launch" and row.cpu_cuda_ns
         if 0 < (ratio := row.unprofiled_ns / row.cpu_cuda_ns) <= MOST_RATIO
     ]
+    gc_ns = None if measurement.host is None else measurement.host.gc_ns
+    if gc_ns is not None and not 0 <= gc_ns <= most:
+        gc_ns = None
     # Of ranks the GPU time of graphs was measured with all of them lined up. In the loop a replay
     # is longer by what it waits in it for others, of which the trace knows more.
     alone = measurement.options.get("ranks", 1) == 1
@@ -73,6 +76,6 @@ def calibration_of(measurement: Measurement) -> Calibration:
         high_ns=step.high_ns,
         graph_call_ns=tuple(graph.call_ns for graph in graphs),
         graph_span_ns=tuple(graph.span_ns for graph in graphs) if alone else (),
-        gc_ns=None if measurement.host is None else measurement.host.gc_ns,
+        gc_ns=gc_ns,
         **({"launch_ratio": ratios[0]} if ratios else {}),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -16,7 +17,15 @@ from hostgap.diagnosis.model import Diagnosis, Finding
 from hostgap.errors import ConfigError, TraceError
 from hostgap.output.markdown import render_markdown
 from hostgap.output.summary import caveat, headline, saving, unprofiled_line
-from hostgap.profiling.measurement import Estimate, GraphTimes, Inflation, Measurement, Site, Timing
+from hostgap.profiling.measurement import (
+    Estimate,
+    GraphTimes,
+    HostTimes,
+    Inflation,
+    Measurement,
+    Site,
+    Timing,
+)
 from hostgap.trace.model import Trace
 from tests.analysis.build import DEVICE_SYNC, LAUNCH, Event, build, call, frame, kernel
 from tests.analysis.simulate import Read, Replayed, Work, traced, true_step_ns
@@ -198,3 +207,21 @@ def test_a_line_for_a_trace_without_stacks() -> None:
 def test_measurement_is_a_struct_with_regions() -> None:
     again = msgspec.json.decode(msgspec.json.encode(measurement()), type=Measurement)
     assert again.regions == []
+
+
+@pytest.mark.parametrize("gc_ns", [-1.0, math.nan, math.inf, 1e300])
+def test_garbage_collections_that_cannot_be_are_as_good_as_unknown(gc_ns: float) -> None:
+    host = HostTimes(
+        wall_ns=1e5,
+        cpu_ns=1e5,
+        run_delay_ns=None,
+        throttled_ns=None,
+        involuntary_switches=0.0,
+        gc_ns=2e4,
+        gc_collections=1.0,
+        threads=1,
+        cores=2.0,
+    )
+    assert calibration_of(measurement(host=host)).gc_ns == 2e4
+    wrong = msgspec.structs.replace(host, gc_ns=gc_ns)
+    assert calibration_of(measurement(host=wrong)).gc_ns is None
