@@ -7,6 +7,7 @@ lists are shown and read, and never become names of files.
 
 from __future__ import annotations
 
+import http
 import re
 import shutil
 import tempfile
@@ -34,6 +35,7 @@ _PACKAGES = {
 _GLOB = re.compile(r"[*?\[]")
 MOST_FILES = 100_000  # of one folder or pattern
 _BLOCK = 1 << 22  # bytes that are read ahead
+PATIENCE_S = 60  # for a web server to answer, or to go on with its answer
 
 
 def is_url(name: str) -> bool:
@@ -130,7 +132,7 @@ def _system(url: str) -> tuple[Any, str]:
             f"{url}: reading URLs needs the fsspec package", "pip install 'hostgap[remote]'"
         ) from error
     try:
-        system, path = fsspec.core.url_to_fs(url)
+        system, path = fsspec.core.url_to_fs(url, **_patience(protocol))
     except ImportError as error:
         package = _PACKAGES.get(protocol, "fsspec")
         raise TraceError(
@@ -141,12 +143,30 @@ def _system(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
+def _patience(protocol: str) -> dict[str, Any]:
+    """Options of a file system that gives up on a server which does not answer."""
+    if protocol not in ("http", "https"):
+        return {}
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=PATIENCE_S, sock_read=PATIENCE_S)
+    return {"client_kwargs": {"timeout": timeout}}
+
+
 def _unreadable(url: str, error: Exception) -> TraceError:
-    if isinstance(error, FileNotFoundError):
+    # for http all that goes wrong is a missing file, and what it was stands behind it
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+    status = getattr(cause, "status", None)
+    if cause is None or isinstance(cause, FileNotFoundError) or status == http.HTTPStatus.NOT_FOUND:
         return TraceError(f"{url}: no such file")
-    reason = str(error).partition("\n")[0][:200] or type(error).__name__
     hint = "check the address, and your access to it"
-    return TraceError(f"{url}: cannot be read: {reason}", hint)
+    if isinstance(cause, TimeoutError):
+        reason = f"no answer within {PATIENCE_S} s"
+    elif isinstance(status, int):
+        reason = f"the server answers {status} {getattr(cause, 'message', '')}".rstrip()
+    else:
+        reason = str(cause).partition("\n")[0] or type(cause).__name__
+    return TraceError(f"{url}: cannot be read: {reason[:200]}", hint)
 
 
 class _Stream:

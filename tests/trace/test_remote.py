@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ def server() -> Iterator[str]:
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
+
+        def send_head(self) -> Any:
+            if self.path == "/stalls.json":
+                time.sleep(3)
+            answer = {"/fails.json": 500, "/private.json": 403}.get(self.path)
+            if answer is None:
+                return super().send_head()
+            self.send_error(answer)
+            return None
 
     handler = functools.partial(Quiet, directory=str(SAMPLES))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
@@ -107,10 +117,21 @@ def test_http(server: str) -> None:
     assert NAME in names
 
 
-def test_http_failures(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for url in (f"{server}/no.json", "http://127.0.0.1:9/x.json"):
+def test_http_failures(
+    server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostgap.trace.remote.PATIENCE_S", 0.5)
+    for url, said in (
+        (f"{server}/no.json", "no such file"),
+        (f"{server}/fails.json", "the server answers 500"),
+        (f"{server}/private.json", "the server answers 403"),
+        (f"{server}/stalls.json", "no answer within 0.5 s"),
+        ("http://127.0.0.1:9/x.json", "onnect"),
+    ):
         assert run(["analyze", url]) == 2
-        assert len(capsys.readouterr().err.splitlines()) <= 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert len(error.splitlines()) <= 2
 
 
 @pytest.mark.parametrize(
