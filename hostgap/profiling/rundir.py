@@ -22,6 +22,7 @@ from hostgap.profiling.measurement import SCHEMA, Measurement
 NAME = "measurement.json"
 _RANK = re.compile(r"rank\d{1,6}")
 LONGEST_NAME = 255  # bytes of a file's name
+MOST_STEPS = 10  # that a rank can wait in one: on several streams at once
 LONGEST_TIME = 1e15  # ns, eleven days: of a step
 LARGEST = 64 * 1024 * 1024  # bytes of a measurement.json; a real one has some thousands
 
@@ -162,6 +163,7 @@ def _check_times(path: Path, measurement: Measurement) -> None:
         TraceError: see above.
     """
     times = {"span_ns": measurement.span_ns or 0.0}
+    most = LONGEST_TIME
     waits = measurement.waits
     if waits is not None:
         for name in ("step_ns", "collectives", "replays", "unwatched"):
@@ -172,8 +174,9 @@ def _check_times(path: Path, measurement: Measurement) -> None:
             times[f"waits.{name}.high_ns"] = one.high_ns
         late = waits.late  # negative where the others are later
         times["waits.late"] = max(abs(late.low_ns), abs(late.median_ns), abs(late.high_ns))
+        most = min(most, MOST_STEPS * waits.step_ns) if waits.step_ns > 0 else most
     for name, value in times.items():
-        if not 0 <= value <= LONGEST_TIME:
+        if not 0 <= value <= (most if name.startswith("waits.") else LONGEST_TIME):
             raise TraceError(f"{path}: {name} is {value:g}, which no step has")
 
 

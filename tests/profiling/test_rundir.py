@@ -86,9 +86,11 @@ def test_traces_lie_in_the_folder(tmp_path: Path, file: str) -> None:
     [
         ("wait", -1.0, True),
         ("wait", 1e300, True),
+        ("wait", 2e7, True),  # in a step of 1 ms
         ("lost", -1e9, True),
         ("late", -1e6, False),
         ("late", -1e300, True),
+        ("late", 9e9, True),
         ("inside", 0.0, False),
     ],
 )
