@@ -98,6 +98,7 @@ class _Block(NamedTuple):
     columns: list[_Packed]  # all but the gap and the end
 
 
+_UNPACKED = 1 << 19  # pieces that are kept as they were as well, once asked for: 22 MB
 _KEPT = [column.name for column in fields(Parts) if column.name not in ("gap", "end")]
 
 
@@ -114,6 +115,7 @@ class Pieces:
     def __init__(self, gaps: Intervals) -> None:
         self.gaps = gaps
         self._blocks: list[_Block] = []
+        self._unpacked: list[Parts] | None = None
         self._length = 0
         self._ns = np.zeros(len(Cause), np.int64)
 
@@ -138,6 +140,7 @@ class Pieces:
         columns = [_packed(getattr(parts, name)) for name in _KEPT]
         narrow = count.astype(np.min_scalar_type(int(count.max())))
         self._blocks.append(_Block(first, narrow, columns))
+        self._unpacked = None
         self._length += len(parts)
         self._ns += sum_by(parts.cause, parts.length, len(Cause))
 
@@ -155,11 +158,17 @@ class Pieces:
         return self._length
 
     def __iter__(self) -> Iterator[Parts]:
-        for block in self._blocks:
-            columns = dict(zip(_KEPT, (packed.column() for packed in block.columns), strict=True))
-            start, end = self._tiles(block.first_gap, block.per_gap, columns.pop("start"))
-            number = np.arange(len(block.per_gap), dtype=np.int32) + np.int32(block.first_gap)
-            yield Parts(gap=np.repeat(number, block.per_gap), start=start, end=end, **columns)
+        if self._length > _UNPACKED:
+            return map(self._parts, self._blocks)
+        if self._unpacked is None:  # every rule asks for them
+            self._unpacked = list(map(self._parts, self._blocks))
+        return iter(self._unpacked)
+
+    def _parts(self, block: _Block) -> Parts:
+        columns = dict(zip(_KEPT, (packed.column() for packed in block.columns), strict=True))
+        start, end = self._tiles(block.first_gap, block.per_gap, columns.pop("start"))
+        number = np.arange(len(block.per_gap), dtype=np.int32) + np.int32(block.first_gap)
+        return Parts(gap=np.repeat(number, block.per_gap), start=start, end=end, **columns)
 
     def whole(self) -> Parts:
         """All in one table: 42 bytes each."""
