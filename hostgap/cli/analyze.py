@@ -220,12 +220,16 @@ def command(
             trace = choose(inputs, rank).name
     several = inputs is not None and inputs.several and rank is None
     run = not several and trace != "-" and Path(trace).is_dir()
-    if run and unprofiled_step_ms is not None:
+    # those of several that are none take it from the configuration
+    measured = [trace] if run else []
+    if several and inputs is not None:
+        measured = [one.name for one in inputs.traces if Path(one.name).is_dir()]
+    if measured and unprofiled_step_ms is not None:
         if ctx.get_parameter_source("unprofiled_step_ms") is ParameterSource.COMMANDLINE:
             raise click.UsageError(
-                f"--unprofiled-step-ms: {trace} holds the step that was measured", ctx
+                f"--unprofiled-step-ms: {measured[0]} holds the step that was measured", ctx
             )
-        unprofiled_step_ms = None
+        unprofiled_step_ms = None if run else unprofiled_step_ms
     judging = Judging(
         select=select or (),
         ignore=ignore or (),

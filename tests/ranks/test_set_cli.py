@@ -153,6 +153,8 @@ def test_run_directories_keep_their_own_step(
     found = result(capsys, plain, folder)
     bases = [one["diagnosis"]["saving_basis"] for one in found["ranks"]]
     assert sorted(bases) == ["calibrated", "upper_bound"]
+    assert run(["analyze", str(plain), str(folder), "--unprofiled-step-ms", "3"]) == 2
+    assert f"{folder} holds the step that was measured" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
