@@ -21,6 +21,7 @@ from hostgap.analysis.edit import Edit, joined
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.intervals import EMPTY, Intervals, clip, union
 from hostgap.analysis.nesting import when
+from hostgap.analysis.order import NEVER, prior_on_stream, waited_for
 from hostgap.analysis.pace import HostSpans, Pace, paced
 from hostgap.analysis.syncs import blocking_calls, closing_sync
 from hostgap.trace.model import Bool, GpuKind, Int64, Memory, Role, Trace
@@ -30,13 +31,11 @@ GRAPH_LAUNCH_NS, GRAPH_NODE_NS, GRAPH_GAP_NS = 6_000, 600, 400
 LEAD_NS = 3_000  # from a call's start to its op's, where the trace has no example
 POLLS = 8  # queries in a row that are a wait
 ASYNC_NS = 3_000  # what a blocking call takes where there is nothing to wait for
-_NEVER = -(1 << 62)
 NOTHING, BEFORE, NO_MORE = -1, -2, -3  # what a call waits for that waits for no replayed unit
 _MAY_DRAIN = (Role.FREE, Role.HOST_ALLOC)  # cudaFree and cudaFreeHost wait for the device
 STAGED_NS = 20_000  # by which a staged copy may outlast its call
 STAGED_BYTES = 64 * 1024  # an upload of at most so much from pageable memory is only staged
 _NOT_WORKING = (Cause.INPUT_WAIT, Cause.REMOTE_WAIT, Cause.PREEMPTED, Cause.NO_WORK)
-_NEAR = 64  # ops back to look for the one that an op waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +155,10 @@ class Playback:
         known = (unit_call >= 0) & (at < len(self.calls))
         at = np.minimum(at, max(0, len(self.calls) - 1))
         known[known] = self.calls[at[known]] == unit_call[known]
-        prior = _prior(stream)
-        before = _before(start, end, unit_call, prior)
+        prior = prior_on_stream(stream)
+        before = waited_for(start, end, unit_call, prior)
         prior_end = np.where(before >= 0, end[before], self.low)
-        call_start, call_end = np.full((2, len(start)), _NEVER, np.int64)
+        call_start, call_end = np.full((2, len(start)), NEVER, np.int64)
         call_start[known], call_end[known] = self.start[at[known]], self.end[at[known]]
         # a copy of pageable memory returns once it is done: whether it was queued, its start says
         holds = self._pageable()[at] if len(self.calls) else known
@@ -173,7 +172,7 @@ class Playback:
         graph = known & self.graph_call[owner] if len(self.calls) else known
         usual = np.where(graph, _median(lead[late & graph]), _median(lead[late & ~graph]))
         spare = int(np.median(gap[~late])) if (~late).any() else GRAPH_GAP_NS
-        lead = np.where(known, np.where(late, lead, np.minimum(lead, usual)), _NEVER)
+        lead = np.where(known, np.where(late, lead, np.minimum(lead, usual)), NEVER)
         gap = np.where(late, np.minimum(gap, max(spare, 0)), gap)
         works = np.isin(gpu.kind[self._rows], (GpuKind.KERNEL, GpuKind.GRAPH))
         beside = ~np.isin(stream, stream[self._unit_of_row[works]])
@@ -291,7 +290,7 @@ class Playback:
         wake = np.round(self._wake * pace.host).astype(np.int64) if pace.steady else self._wake
         if not host:
             start, end, wake = np.zeros_like(start), np.zeros_like(end), np.zeros_like(wake)
-            following, waits, lead = 0, np.full_like(waits, NOTHING), np.full_like(lead, _NEVER)
+            following, waits, lead = 0, np.full_like(waits, NOTHING), np.full_like(lead, NEVER)
         own = np.where(self.drained & (waits >= 0), end - start, np.minimum(ASYNC_NS, end - start))
         walk = (start, end, own, waits, wake, lead, gap, length, gone)
         first = int(start[0]) if len(start) else self.low
@@ -478,35 +477,3 @@ def _heads(first: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     heads = np.zeros(n, np.intp)
     heads[first] = 1
     return heads
-
-
-def _prior(stream: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Per unit: the one before it on its stream, -1 for none."""
-    prior = np.full(len(stream), -1, np.intp)
-    for code in np.unique(stream).tolist():
-        mine = np.flatnonzero(stream == code)
-        prior[mine[1:]] = mine[:-1]
-    return prior
-
-
-def _before(start: Int64, end: Int64, call: Int64, prior: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Per unit: the one that had to end first, and did so last; -1 for none.
-
-    That is the one before it on its stream; where another stream's ended later and still before
-    this one began, that one (an event, or the stream's order, held it back). Only what had been
-    ordered by then can be waited for.
-    """
-    n = len(start)
-    by_end = np.argsort(end, kind="stable")
-    found = np.searchsorted(end[by_end], start, "right") - 1
-    for _ in range(_NEAR):
-        at = np.maximum(found, 0)
-        ordered_later = (found >= 0) & (call >= 0) & (call[by_end[at]] > call)
-        if not ordered_later.any():
-            break
-        found = found - ordered_later
-    other = np.where(found >= 0, by_end[np.maximum(found, 0)], -1)
-    own_end = np.where(prior >= 0, end[prior], _NEVER)
-    later = (other >= 0) & (other < np.arange(n)) & (end[other] > own_end)
-    later &= (call < 0) | (call[other] <= call)
-    return np.where(later, other, prior)

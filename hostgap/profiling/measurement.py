@@ -11,6 +11,9 @@ from typing import Literal
 import msgspec
 
 SCHEMA = "hostgap.measurement/1"
+# What no measurement can hold: sums are reported as whole ns, in 64 bits.
+LONGEST_NS = 1e15  # eleven days
+MOST_STEPS = 10  # that a part of one takes, such as a graph or a wait on several streams at once
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True):

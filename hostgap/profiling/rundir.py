@@ -17,13 +17,11 @@ import msgspec
 
 from hostgap.errors import HostgapError, TraceError
 from hostgap.files import atomic_output, read_whole
-from hostgap.profiling.measurement import SCHEMA, Measurement
+from hostgap.profiling.measurement import LONGEST_NS, MOST_STEPS, SCHEMA, Measurement
 
 NAME = "measurement.json"
 _RANK = re.compile(r"rank\d{1,6}")
 LONGEST_NAME = 255  # bytes of a file's name
-MOST_STEPS = 10  # that a rank can wait in one: on several streams at once
-LONGEST_TIME = 1e15  # ns, eleven days: of a step
 LARGEST = 64 * 1024 * 1024  # bytes of a measurement.json; a real one has some thousands
 
 
@@ -163,7 +161,7 @@ def _check_times(path: Path, measurement: Measurement) -> None:
         TraceError: see above.
     """
     times = {"span_ns": measurement.span_ns or 0.0}
-    most = LONGEST_TIME
+    most = LONGEST_NS
     waits = measurement.waits
     if waits is not None:
         for name in ("step_ns", "collectives", "replays", "unwatched"):
@@ -176,7 +174,7 @@ def _check_times(path: Path, measurement: Measurement) -> None:
         times["waits.late"] = max(abs(late.low_ns), abs(late.median_ns), abs(late.high_ns))
         most = min(most, MOST_STEPS * waits.step_ns) if waits.step_ns > 0 else most
     for name, value in times.items():
-        if not 0 <= value <= (most if name.startswith("waits.") else LONGEST_TIME):
+        if not 0 <= value <= (most if name.startswith("waits.") else LONGEST_NS):
             raise TraceError(f"{path}: {name} is {value:g}, which no step has")
 
 
