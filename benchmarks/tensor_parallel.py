@@ -6,10 +6,10 @@
 
 The suite: {eager, the whole step as one CUDA graph with its collectives} x {even ranks, one rank
 held up by 1 ms of Python a step, one rank with a blocking upload of 8 MiB a step}. The truth is
-what the fault costs without a profiler: the step with and without it, timed in turn, block by
-block, in the same processes. There each rank's waits are measured as well. The ranks' steps are
-recorded in processes of their own, as `hostgap profile --ranks` does, into one run directory per
-rank; only that is scored.
+what the fault costs without a profiler: the steps with and without it are timed in turn, in rounds,
+in the same processes, as hosts change from minute to minute. Each rank's waits are measured in the
+same rounds. The ranks' steps are recorded in processes of their own, as `hostgap profile --ranks`
+does, into one run directory per rank; only that is scored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,13 +32,13 @@ import msgspec
 
 from hostgap.errors import HostgapError
 from hostgap.profiling import requests as r
-from hostgap.profiling.bench import Built, Comparison, Variant
+from hostgap.profiling.bench import Built, Variant
 from hostgap.profiling.measurement import Estimate, Inflation, Pass, Site
 from hostgap.profiling.protocol import assembled
 from hostgap.profiling.rank_group import RankGroup, devices_for
 from hostgap.profiling.ranked import rank_folders, waits_of
 from hostgap.profiling.rundir import read_measurement, trace_name, write_measurement
-from hostgap.profiling.statistics import estimate
+from hostgap.profiling.statistics import estimate, timing
 from hostgap.profiling.target import TargetSpec
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ BASE = ("rope_unfused",)
 FAULTS = ("host_work", "table_upload")
 MODES = ("eager", "graph")
 STRAGGLER = 1
-WARMUP, STEPS, REPEATS = 10, 20, 25
+WARMUP, STEPS, REPEATS, ROUNDS = 10, 15, 4, 8
 TRACED = 12
 # What may be said of a fault's cause: a blocking copy holds its host in the call, which waits for
 # the GPU's copy.
@@ -85,10 +85,10 @@ def cases(modes: tuple[str, ...]) -> list[Case]:
 
 @dataclass
 class Recorded:
-    """What came back of one case, each by rank."""
+    """What came back of one case, each by rank; of `rounds` one list of ranks after another."""
 
     welcome: list[r.Welcome] = field(default_factory=list)
-    measured: list[r.Measured] = field(default_factory=list)
+    rounds: list[list[r.Measured]] = field(default_factory=list)
     passes: list[list[Pass]] = field(default_factory=list)
     sites: list[list[Site]] = field(default_factory=list)
 
@@ -155,7 +155,8 @@ def main() -> None:
 @click.option("--device", help="GPUs, as CUDA_VISIBLE_DEVICES takes them.")
 @click.option("--only", type=click.Choice(MODES), help="Leave the other way of launching out.")
 @click.option("--steps", default=STEPS, show_default=True, help="Of a timed block.")
-@click.option("--repeats", default=REPEATS, show_default=True, help="Timed blocks.")
+@click.option("--repeats", default=REPEATS, show_default=True, help="Timed blocks of a round.")
+@click.option("--rounds", default=ROUNDS, show_default=True, help="Of all cases in turn.")
 @click.option("--traced", default=TRACED, show_default=True, help="Steps recorded.")
 def record(
     out: Path,
@@ -165,6 +166,7 @@ def record(
     only: str | None,
     steps: int,
     repeats: int,
+    rounds: int,
     traced: int,
 ) -> None:
     """Everything that needs GPUs, into OUT."""
@@ -173,23 +175,21 @@ def record(
     run = Recorder(spec, devices_for(ranks, device))
     suite = cases((only,) if only else MODES)
     found = {case.name: Recorded() for case in suite}
-    truth: dict[str, Any] = {}
     inflation: list[list[Inflation]] | None = None
 
     with run.processes():
-        for case in suite:
-            request = r.Measure(case.variant, WARMUP, steps, repeats)
-            one = run.ask(f"{case.name}: timed without a profiler", request, r.Measured)
-            if one is not None:
-                found[case.name].measured, found[case.name].welcome = one, run.welcomes
-        for case in suite:
-            even = Case(case.mode, None)
-            asked = r.Compare(even.variant, case.variant, WARMUP, steps, repeats)
-            compared = run.ask(f"{case.name}: timed in turn with even ranks", asked, Comparison)
-            if compared is not None:
-                truth[case.name] = [msgspec.to_builtins(one) for one in compared]
+        for mode in MODES:
+            for number in range(rounds):
+                for case in (one for one in suite if one.mode == mode):
+                    request = r.Measure(case.variant, WARMUP, steps, repeats)
+                    doing = f"{case.name}: timed without a profiler, round {number + 1}"
+                    one = run.ask(doing, request, r.Measured)
+                    if one is not None:
+                        found[case.name].rounds.append(one)
+                        found[case.name].welcome = run.welcomes
         inflation = run.ask("the profiler calibrated", r.Calibrate(), list[Inflation])
-    _write(out / "truth.json", {"ranks": ranks, "preset": preset, "truth": truth})
+    truth = {name: [_step_ns(one) for one in case.rounds] for name, case in found.items()}
+    _write(out / "truth.json", {"ranks": ranks, "preset": preset, "step_ns": truth})
     _write_runs(out, spec, found, inflation)
     for mode in ("cpu+cuda", "stacks"):
         with run.processes():
@@ -235,22 +235,37 @@ def _write_runs(
 ) -> None:
     """The run directories as far as they have come: what is cut short can be scored too."""
     for name, case in found.items():
-        if not case.measured:
+        if not case.rounds:
             continue
         folder = out / name
         folder.mkdir(exist_ok=True)
-        waits = waits_of(case.measured)
+        measured = [_together(one) for one in zip(*case.rounds, strict=True)]
+        waits = waits_of(measured)
         for index, each in enumerate(rank_folders(folder, spec.ranks)):
             measurement = assembled(
                 spec,
                 case.welcome[index],
-                case.measured[index],
+                measured[index],
                 case.passes[index] if case.passes else [],
                 inflation=inflation[index] if inflation else [],
                 sites=case.sites[index] if case.sites else [],
                 waits=waits[index],
             )
             write_measurement(each, measurement)
+
+
+def _step_ns(ranks: list[r.Measured]) -> float:
+    """The step of a round: ranks that meet in it each see the same."""
+    return statistics.mean(one.timing.step.median_ns for one in ranks)
+
+
+def _together(rounds: Sequence[r.Measured]) -> r.Measured:
+    """One rank's rounds as one measurement: all blocks, and the middle one's other figures."""
+    middle = sorted(rounds, key=lambda one: one.timing.step.median_ns)[len(rounds) // 2]
+    blocks = [ns for one in rounds for ns in one.timing.blocks_ns]
+    watched = [block for one in rounds for block in one.watched]
+    together = timing(blocks, middle.timing.steps)
+    return msgspec.structs.replace(middle, timing=together, watched=watched)
 
 
 @main.command()
@@ -261,6 +276,7 @@ def score(out: Path) -> None:
     from hostgap.ranks.engines import Local
 
     recorded = json.loads((out / "truth.json").read_text(encoding="utf-8"))
+    truth: dict[str, list[float]] = recorded["step_ns"]
     rows = []
     for case in cases(MODES):
         folder = out / case.name
@@ -271,7 +287,8 @@ def score(out: Path) -> None:
         except HostgapError as error:
             print(f"{case.name}: {error.message}")
             continue
-        rows.append(_scored(case, found, recorded["truth"].get(case.name)))
+        even = truth.get(Case(case.mode, None).name, [])
+        rows.append(_scored(case, found, even, truth.get(case.name, [])))
     for row in rows:
         beyond = _beyond_even(row, rows) if row["fault"] is not None else None
         if beyond is not None:
@@ -298,13 +315,16 @@ def _beyond_even(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | Non
     return float(row["wait_cost_us"] - (even["wait_cost_us"] or 0.0))  # even ranks may not wait
 
 
-def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None) -> dict[str, Any]:
+def _scored(
+    case: Case, found: DiagnosisSet, even_ns: list[float], step_ns: list[float]
+) -> dict[str, Any]:
     """One case: what was measured without a profiler, what hostgap says, whether that is right.
 
     Args:
         case: what was done.
         found: of its ranks.
-        truth: per rank, the step with even ranks and this one timed in turn.
+        even_ns: the step of even ranks in each round.
+        step_ns: the case's own, timed in turn with those.
     """
     late, summary = found.summary.straggler, found.summary
     named = late if late is not None and late.clear else None
@@ -327,7 +347,7 @@ def _scored(case: Case, found: DiagnosisSet, truth: list[dict[str, Any]] | None)
         "case": case.name,
         "mode": case.mode,
         "fault": case.fault,
-        **_loss(truth),
+        **_loss(even_ns, step_ns),
         "traced_step_us": [
             one.figures.step_ns / 1e3
             for one in found.ranks
@@ -353,29 +373,16 @@ def _us(each: Iterable[int | None]) -> list[float]:
     return [ns / 1e3 for ns in each if ns is not None]
 
 
-def _loss(truth: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """What the fault costs a step, us: the median over pairs of blocks of all ranks, and its
-    interval; ranks end a block together, so each sees the same."""
-    if not truth:
-        return {
-            "even_us": None,
-            "step_us": None,
-            "loss_us": None,
-            "loss_low_us": None,
-            "loss_high_us": None,
-        }
-    pairs = [
-        (new - old) / 1e3
-        for one in truth
-        for old, new in zip(one["old"]["blocks_ns"], one["new"]["blocks_ns"], strict=True)
-    ]
-    middle = estimate(pairs)
+def _loss(even_ns: list[float], step_ns: list[float]) -> dict[str, Any]:
+    """What the fault costs a step, us: the median over rounds, and its interval."""
+    losses = [new - old for old, new in zip(even_ns, step_ns, strict=False)]
+    middle = estimate(losses) if losses else None
     return {
-        "even_us": statistics.median(one["old"]["step"]["median_ns"] for one in truth) / 1e3,
-        "step_us": statistics.median(one["new"]["step"]["median_ns"] for one in truth) / 1e3,
-        "loss_us": middle.median_ns,
-        "loss_low_us": middle.low_ns,
-        "loss_high_us": middle.high_ns,
+        "even_us": statistics.median(even_ns) / 1e3 if even_ns else None,
+        "step_us": statistics.median(step_ns) / 1e3 if step_ns else None,
+        "loss_us": middle and middle.median_ns / 1e3,
+        "loss_low_us": middle and middle.low_ns / 1e3,
+        "loss_high_us": middle and middle.high_ns / 1e3,
     }
 
 

@@ -48,17 +48,13 @@ def recorded(folder: Path, mode: str, *, observed: bool = False) -> None:
         ("host_work", replace(even, work={1: MS})),
         ("table_upload", replace(even, upload={1: MS})),
     ):
-        done, usual = Simulated(loop), Simulated(even).step_ns
+        done = Simulated(loop)
         case = folder / f"{mode}-{fault}"
         case.mkdir(parents=True)
         slowed = replace(loop, slower={0: 0.5}, launch_extra={0: 300_000}) if observed else loop
         write_runs(case, Simulated(slowed), done if observed else None)
-        sides = {
-            side: {"blocks_ns": [ns] * 5, "step": {"median_ns": ns}}
-            for side, ns in (("old", usual), ("new", done.step_ns))
-        }
-        truth[f"{mode}-{fault}"] = [sides, sides]
-    text = json.dumps({"ranks": 2, "preset": "shallow", "truth": truth})
+        truth[f"{mode}-{fault}"] = [done.step_ns] * 5
+    text = json.dumps({"ranks": 2, "preset": "shallow", "step_ns": truth})
     (folder / "truth.json").write_text(text, encoding="utf-8")
 
 
@@ -118,11 +114,24 @@ def test_samples_are_short_and_listed(bench: Any, tmp_path: Path) -> None:
 def test_record_on_a_cpu(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hostgap.profiling.worker._BEGIN", cpu_child.BEGIN)
     monkeypatch.setattr(bench, "FAULTS", ("host_work",))
-    size = ("--steps", 3, "--repeats", 3, "--traced", 3, "--device", "0,1", "--only", "eager")
+    size = (
+        "--steps",
+        3,
+        "--repeats",
+        2,
+        "--rounds",
+        2,
+        "--traced",
+        3,
+        "--device",
+        "0,1",
+        "--only",
+        "eager",
+    )
     output = invoke(bench, "record", tmp_path, "--preset", "tiny", *size)
     assert "done, 0 problems" in output
     assert json.loads((tmp_path / "problems.json").read_text(encoding="utf-8")) == []
-    truth = json.loads((tmp_path / "truth.json").read_text(encoding="utf-8"))["truth"]
+    truth = json.loads((tmp_path / "truth.json").read_text(encoding="utf-8"))["step_ns"]
     assert set(truth) == {"eager-even", "eager-host_work"}
     assert all(len(each) == 2 for each in truth.values())
     for rank in range(2):
@@ -131,6 +140,7 @@ def test_record_on_a_cpu(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert one.options["ranks"] == 2
         assert one.waits is not None
         assert one.waits.ranks == 2
+        assert len(one.timing.blocks_ns) == 4
 
 
 def test_what_fails_is_noted_and_the_rest_goes_on(
