@@ -6,7 +6,8 @@ Record (on the GPU machine; each process is fresh and never profiles):
     python benchmarks/gate_aa.py record OUT --processes 40 --slower 0.05
 
 runs processes of the built-in decoder in a row and writes a measurement.json each. With --slower,
-the B processes of the ABBA order run a step that waits so much longer: its slowdown is known.
+the B processes of the ABBA order run a step that waits so much longer: its slowdown is known. With
+--fix cuda-graph the step is captured, and processes differ far less.
 
 Score (anywhere):
 
@@ -42,7 +43,10 @@ from hostgap.profiling.measurement import SCHEMA, Measurement
 
 LIMIT = 0.05
 SIDES = (5, 8, 10)
+TRIES = 2_000
 WAIT = "GATE_AA_WAIT_NS"
+
+Times = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def sides_of(n: int) -> list[str]:
@@ -66,7 +70,7 @@ def record(args: argparse.Namespace) -> None:
         os.environ[WAIT] = str(round(base_ns * slower))
         started = time.time()
         with Child(spec) as child:
-            variant = Variant(child.welcome.defects)
+            variant = Variant(child.welcome.defects, tuple(args.fix))
             request = r.Measure(variant, args.warmup, args.steps, args.repeat)
             measured: r.Measured = child.ask(request, r.Measured)
             where = child.welcome.environment
@@ -75,7 +79,7 @@ def record(args: argparse.Namespace) -> None:
         run = Measurement(
             schema=SCHEMA,
             target="gate_aa:decode",
-            options={"slower": slower, "side": order[index]},
+            options={"slower": slower, "side": order[index], "fixes": args.fix},
             status="complete",
             problems=[],
             environment=where,
@@ -96,7 +100,7 @@ def record(args: argparse.Namespace) -> None:
 def decode() -> object:
     """The built-in decoder with its eager defects, and a wait of the host before each step.
 
-    The host holds such a step up, so it takes longer by just the wait.
+    The host waits for each step's token, so a step takes longer by just the wait.
     """
     from hostgap.profiling.target import TargetSpec, load_target
 
@@ -178,27 +182,40 @@ def score(args: argparse.Namespace) -> None:
             f"{n:3} a side: failed {seen['failed']}, passed {seen['passed']}, "
             f"undecided {seen['inconclusive']} of {total} ({len(runs) // (2 * n)} apart)"
         )
-    if not slower:
-        shuffled(times)
+    equal = [times[~sides], times[sides]] if slower else [times]
+    drawn(equal, slower)
     (args.out / "score.json").write_text(json.dumps(rows, indent=2) + "\n")
 
 
-def shuffled(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
-    """Sides drawn at random from recorded equal processes: the rate of false failures itself."""
+def drawn(equal: list[Times], slower: float) -> None:
+    """Sides drawn at random: the rates themselves.
+
+    Args:
+        equal: recorded processes, of which those of one group are equal. Of two groups the second
+            is `slower`; with one group, a slowdown of `LIMIT` is put onto half of what is drawn.
+        slower: by what share the second group is slower.
+    """
     random = np.random.default_rng(0)
     for n in SIDES:
-        if len(times) < 2 * n:
-            continue
-        failed, tries = 0, 2_000
-        found = 0
-        for _ in range(tries):
-            drawn = random.permutation(times)[: 2 * n]
-            failed += decide(drawn[:n], drawn[n:], LIMIT).outcome == "failed"
-            found += decide(drawn[:n], drawn[n:] * (1 + LIMIT), LIMIT).outcome == "failed"
+        halves = [each for each in equal if len(each) >= 2 * n]
+        tries = [random.permutation(each)[: 2 * n] for each in halves for _ in range(TRIES)]
+        failed = [decide(one[:n], one[n:], LIMIT).outcome == "failed" for one in tries]
+        if slower and min(map(len, equal)) >= n:
+            old, new = equal
+            pairs = [
+                (random.permutation(old)[:n], random.permutation(new)[:n]) for _ in range(TRIES)
+            ]
+        else:
+            pairs = [(one[:n], one[n:] * (1 + LIMIT)) for one in tries]
+        found = [decide(old, new, LIMIT).outcome == "failed" for old, new in pairs]
         print(
-            f"{n:3} a side, drawn: false failures {failed / tries:.2%}, "
-            f"5 % found {found / tries:.1%}"
+            f"{n:3} a side, drawn: false failures {_share(failed)}, "
+            f"{slower or LIMIT:.0%} found {_share(found)}"
         )
+
+
+def _share(outcomes: list[bool]) -> str:
+    return f"{np.mean(outcomes):.2%} of {len(outcomes)}" if outcomes else "-"
 
 
 def main() -> None:
@@ -208,6 +225,7 @@ def main() -> None:
     recording.add_argument("out", type=Path)
     recording.add_argument("--processes", type=int, default=40)
     recording.add_argument("--slower", type=float, default=0.0)
+    recording.add_argument("--fix", action="append", default=[], help="e.g. cuda-graph")
     recording.add_argument("--warmup", type=int, default=10)
     recording.add_argument("--steps", type=int, default=30)
     recording.add_argument("--repeat", type=int, default=8)
