@@ -40,10 +40,15 @@ _failed: list[torch.cuda.CUDAGraph] = []
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured function: replaying `graph` reads its `inputs` and writes `output` in place."""
+    """A captured function: replaying `graph` writes `output` in place.
+
+    A graph knows addresses only. To hold `function` is to keep what lies there: a model that nothing
+    else holds would be freed, and its memory given to the next tensor.
+    """
 
     graph: torch.cuda.CUDAGraph
     output: Any
+    function: Callable[[], Any]
 
 
 def need_gpu(workload: Workload, name: str) -> None:
@@ -88,7 +93,7 @@ def capture(
             traceback.clear_frames(link.__traceback__)  # they hold tensors of the pool
         _clear_up(graph, pool, stream.device, failure)
         raise failure from None
-    return Captured(graph, output)
+    return Captured(graph, output, function)
 
 
 def explained(error: BaseException, name: str) -> FixFailed:

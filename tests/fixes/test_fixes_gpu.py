@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -256,6 +257,21 @@ def test_delivery_holds_when_the_host_is_far_ahead_or_the_gpu_is() -> None:
         made.flush()
         assert seen == list(range(1, len(seen) + 1))
         assert len(seen) >= 50
+
+
+@pytest.mark.parametrize("names", [["cuda-graph"], ["compile+cuda-graph"]], ids="+".join)
+def test_a_captured_step_keeps_the_model_that_only_it_holds(names: list[str]) -> None:
+    def make() -> Workload:
+        model = nn.Linear(256, 256, bias=False, device="cuda").requires_grad_(False)
+        model.weight.copy_(torch.eye(256))
+        x = torch.ones(1, 256, device="cuda")
+        return looping(lambda: model(x))
+
+    made = apply_fixes(make(), names)
+    gc.collect()
+    taken = [torch.zeros(256, 256, device="cuda") for _ in range(100)]  # what is free, and more
+    assert len(taken) == 100
+    torch.testing.assert_close(made.step(), torch.ones(1, 256, device="cuda"))
 
 
 def test_a_stale_static_input_is_caught() -> None:
