@@ -42,8 +42,8 @@ _failed: list[torch.cuda.CUDAGraph] = []
 class Captured:
     """A captured function: replaying `graph` writes `output` in place.
 
-    A graph knows addresses only. To hold `function` is to keep what lies there: a model that nothing
-    else holds would be freed, and its memory given to the next tensor.
+    A graph knows addresses only. To hold `function` is to keep what lies there: a model that
+    nothing else holds would be freed, and its memory given to the next tensor.
     """
 
     graph: torch.cuda.CUDAGraph
