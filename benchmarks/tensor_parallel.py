@@ -14,6 +14,7 @@ does, into one run directory per rank; only that is scored.
 
 from __future__ import annotations
 
+import bisect
 import gzip
 import json
 import re
@@ -56,6 +57,7 @@ TRACED = 12
 CAUSES = {"host_work": ("python",), "table_upload": ("copy_call", "sync", "copies")}
 PLACES = {fault: fault for fault in FAULTS}  # the function that a fault is in
 _STEP = re.compile(r"ProfilerStep#\d+")
+_CALLS = ("cuda_runtime", "cuda_driver")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_sync", "gpu_user_annotation")
 TIMEOUT_S = 100.0  # of one request: a rank that hangs must not take all the time there is
 GIVE_UP = 2  # failures of a way to launch, after which no more of it is tried
@@ -435,11 +437,11 @@ def _percent(share: float | None) -> str:
 @click.argument("dest", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--pairs",
-    default="graph-host_work,eager-table_upload",
+    default="graph-host_work,graph-table_upload",
     show_default=True,
     help="Cases to take, the ranks of each.",
 )
-@click.option("--steps", default=4, show_default=True, help="Steps kept, the first ones.")
+@click.option("--steps", default=5, show_default=True, help="Steps kept, the first ones.")
 def samples(out: Path, dest: Path, pairs: str, steps: int) -> None:
     """Redact and trim the ranks of some cases into DEST, and add them to DEST/samples.json."""
     dest.mkdir(parents=True, exist_ok=True)
@@ -454,60 +456,85 @@ def samples(out: Path, dest: Path, pairs: str, steps: int) -> None:
 
 def _sample(case: str, folder: Path, dest: Path, steps: int) -> dict[str, Any]:
     """One rank as a sample: the recording with stacks, of which the first steps are kept."""
+    from hostgap.analysis.analyze import analyze
+    from hostgap.trace.load import load_trace
     from hostgap.trace.redact import redact
 
     measurement = read_measurement(folder)
-    name = f"tp_{case.replace('-', '_')}_{folder.name}"
+    name = f"tp_{case.removeprefix('graph-').replace('-', '_')}_{folder.name}"
     path = dest / f"{name}.json.gz"
     with tempfile.TemporaryDirectory() as scratch:
         short = Path(scratch) / "short.json"
-        document = json.loads(gzip.decompress((folder / trace_name("stacks")).read_bytes()))
-        short.write_text(json.dumps(trimmed(document, steps)), encoding="utf-8")
+        whole = json.loads(gzip.decompress((folder / trace_name("stacks")).read_bytes()))
+        document = trimmed(whole, steps)
+        short.write_text(json.dumps(document), encoding="utf-8")
         clean = Path(scratch) / "clean.json"
         redact(short, clean)
         path.write_bytes(gzip.compress(clean.read_bytes(), 9, mtime=0))
     print(f"Wrote {path} ({path.stat().st_size:,} bytes)")
     here, step = measurement.environment, measurement.timing.step
-    traced = next(one.step for one in measurement.passes if one.mode == "stacks")
-    fault = case.partition("-")[2]
-    what = {
-        "even": "a step shared out between ranks, even",
-        "host_work": "the same with 1 ms of Python a step in rank 1",
-        "table_upload": "the same with a blocking upload a step in rank 1",
+    traced_ns = statistics.median(analyze(load_trace(path)).steps.durations_ns)
+    mode, _, fault = case.partition("-")
+    launched = {"graph": "as one CUDA graph", "eager": "kernel by kernel"}[mode]
+    odd = {
+        "even": "",
+        "host_work": "; rank 1 is held up by 1 ms of Python",
+        "table_upload": "; rank 1 uploads 8 MiB and waits for it",
     }[fault]
     return {
         "name": name,
         "file": path.name,
-        "what": f"{folder.name.replace('rank', 'Rank ')} of a pair: {what}.",
+        "what": f"{folder.name.replace('rank', 'Rank ')} of a step shared out, {launched}{odd}.",
         "command": "python benchmarks/tensor_parallel.py record, then samples",
         "gpu": here.gpu,
         "torch": here.torch,
         "cuda": here.cuda,
         "driver": here.driver,
         "steps": steps,
-        "traced_step_ms": round(traced.median_ns / 1e6, 4),
+        "kernels_per_step": kernels_per_step(document),
+        "traced_step_ms": round(traced_ns / 1e6, 4),
         "unprofiled_step_ms": round(step.median_ns / 1e6, 4),
         "unprofiled_range_ms": [round(step.low_ns / 1e6, 4), round(step.high_ns / 1e6, 4)],
     }
+
+
+def step_begins(document: dict[str, Any]) -> list[float]:
+    """When the steps of a Kineto trace begin on the host, in its own unit."""
+    return sorted(
+        float(event["ts"])
+        for event in document["traceEvents"]
+        if event.get("cat") == "user_annotation" and _STEP.fullmatch(event.get("name", ""))
+    )
+
+
+def kernels_per_step(document: dict[str, Any]) -> list[int]:
+    """How many kernels each step launched."""
+    begins = step_begins(document)
+    launches = {
+        event["args"]["correlation"]: float(event["ts"])
+        for event in document["traceEvents"]
+        if event.get("cat") in _CALLS
+    }
+    counts = [0] * len(begins)
+    for event in document["traceEvents"]:
+        launch = launches.get(event.get("args", {}).get("correlation"), 0.0)
+        if event.get("cat") == "kernel" and launch >= begins[0]:
+            counts[bisect.bisect_right(begins, launch) - 1] += 1
+    return counts
 
 
 def trimmed(document: dict[str, Any], steps: int) -> dict[str, Any]:
     """A Kineto trace of which only the first steps are left: their calls, and all that these
     launched. What has no duration (names, flow arrows) stays where it belongs to them."""
     events = document["traceEvents"]
-    begins = sorted(
-        float(event["ts"])
-        for event in events
-        if event.get("cat") == "user_annotation" and _STEP.fullmatch(event.get("name", ""))
-    )
+    begins = step_begins(document)
     if len(begins) <= steps:
         return document
     until = begins[steps]
-    calls = ("cuda_runtime", "cuda_driver")
     launched = {
         event["args"]["correlation"]
         for event in events
-        if event.get("cat") in calls and float(event["ts"]) < until
+        if event.get("cat") in _CALLS and float(event["ts"]) < until
     }
 
     def stays(event: dict[str, Any]) -> bool:

@@ -50,7 +50,7 @@ def _show(entries: list[Sample]) -> None:
     table.add_column("sample", no_wrap=True)
     table.add_column("ms/step", justify="right", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("what it shows")
+    table.add_column("what it shows", overflow="fold")
     for entry in entries:
         table.add_row(
             Text(entry.name, "cyan"),

@@ -24,8 +24,9 @@ from hostgap.ranks.work import Work
 CLEAR_SHARE = 0.6  # of the waits that one rank must cause to be the straggler
 CLEAR_WAIT = 0.01  # share of the window that those waits must take
 CLEAR_COST = 0.02  # share of the step that the waits must cost, or that it does more of something
-# Of a host that is slower at everything, or for no reason that shows. Processes that do the same on
-# one machine differ by some percent by chance: recorded ones by up to 27.
+# Of a host that is slower at everything. Processes that do the same on one machine differ by some
+# percent by chance: recorded ones by up to 27, and one of two by 31 without a recorder, minutes
+# before they were even. So what nothing explains is never clear.
 CLEAR_SLOWER = 0.1  # share of the step
 CLEAR_PACE = 0.3  # as recorded, where nobody knows how it is without a recorder
 UNEXPLAINED = Cause.UNATTRIBUTABLE.label
@@ -104,9 +105,9 @@ def _untraced(
     figures = ranks[worst].figures
     recorded_ns = figures.step_ns if figures is not None and figures.step_ns else 0
     # a recording lengthens host times, and by how much they differ from chance
-    placed = more.what not in (SLOWER_HOST, UNEXPLAINED) and more.ns >= CLEAR_COST * recorded_ns
+    placed = more.what != SLOWER_HOST and more.ns >= CLEAR_COST * recorded_ns
     needs = CLEAR_COST if placed else CLEAR_SLOWER
-    clear = is_late and one.late.median_ns >= needs * one.step_ns
+    clear = is_late and found is not None and one.late.median_ns >= needs * one.step_ns
     return _straggler(worst, comparison, ranks[worst], more, clear, share, one)
 
 

@@ -9,7 +9,7 @@ from hostgap.output.printable import printable
 from hostgap.output.summary import duration, percent, place
 from hostgap.ranks.excess import COPIES, GPU_WORK, SLOWER_HOST
 from hostgap.ranks.model import DiagnosisSet, MergedFinding, RankDiagnosis, Spread, Straggler
-from hostgap.ranks.straggler import UNEXPLAINED
+from hostgap.ranks.straggler import CLEAR_SLOWER, UNEXPLAINED
 
 WORST = 8  # ranks shown
 _NAMED = 4  # labels that are written out
@@ -91,7 +91,15 @@ def _cost_lines(found: DiagnosisSet) -> list[str]:
 def _untraced_lines(late: Straggler, found: DiagnosisSet) -> list[str]:
     """The same where waits were measured without a profiler: the recording only says why."""
     label, ns = printable(late.label), late.late_ns or 0
+    interval = f"{duration(late.late_low_ns or 0)} to {duration(late.late_high_ns or 0)}"
     if not late.clear:
+        share = found.summary.wait_cost_share or 0.0
+        if late.cause == UNEXPLAINED and share >= CLEAR_SLOWER:
+            return [
+                f"Without a profiler {label}'s host fell {duration(ns)} a step behind the others' "
+                f"({interval}).",
+                "The recording shows nothing that explains it: hosts vary, so measure again.",
+            ]
         most = f": most is {label}'s {duration(ns)}" if ns > 0 else ""
         return [f"Without a profiler no host falls behind the others' by much in a step{most}."]
     if late.cause == GPU_WORK:
@@ -100,7 +108,6 @@ def _untraced_lines(late: Straggler, found: DiagnosisSet) -> list[str]:
             "longer. Uneven work, or a slower GPU.",
             *_cost_lines(found),
         ]
-    interval = f"{duration(late.late_low_ns or 0)} to {duration(late.late_high_ns or 0)}"
     where = place(late.site)
     at = f", at {where}" if where else ""
     why = f"As recorded, {duration(late.cause_excess_ns)} a step more of it is {late.cause}{at}."
@@ -108,8 +115,6 @@ def _untraced_lines(late: Straggler, found: DiagnosisSet) -> list[str]:
         why = f"As recorded, its GPU copies {duration(late.cause_excess_ns)} a step longer{at}."
     elif late.cause == SLOWER_HOST:
         why = f"It is slower at everything, as recorded by {percent(late.pace, 1)}."
-    elif late.cause == UNEXPLAINED:
-        why = "The recording shows nothing that explains it."
     return [
         f"The others wait for {label}: without a profiler its host falls {duration(ns)} a step "
         f"behind theirs ({interval}).",
@@ -133,7 +138,10 @@ def _cause_line(late: Straggler) -> str:
         return (
             f"Its host is slower at everything, by {percent(late.pace, 1)}: it may be the recorder."
         )
-    text = f"Before those its host is late by {duration(late.idle_excess_ns)} more than the others'"
+    text = "Its host does more than the others'"
+    if late.idle_excess_ns > 0:
+        more = duration(late.idle_excess_ns)
+        text = f"Before those its host is late by {more} more than the others'"
     longer = f" ({duration(late.cause_excess_ns)} a step more)" if late.cause_excess_ns > 0 else ""
     return f"{text}, mostly {late.cause}{at}{longer}."
 

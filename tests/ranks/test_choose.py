@@ -93,7 +93,7 @@ def test_two_runs_in_one_folder_are_ambiguous(
 
 def test_without_numbers_there_is_nothing_to_choose() -> None:
     with pytest.raises(TraceError, match="neither the traces nor their names"):
-        choose(find_inputs([str(SAMPLES)]), 0)
+        choose(find_inputs([str(SAMPLES / "eager.json.gz"), str(SAMPLES / "compile.json.gz")]), 0)
 
 
 def test_a_missing_file_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from hostgap.ranks.engines import Local
 from hostgap.ranks.model import DiagnosisSet, RankFigures
 from tests.ranks.build import COLLECTIVE_US, Job, write
 
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "kineto"
 
 
@@ -58,6 +59,24 @@ def test_waits_and_the_straggler(tmp_path: Path, drift: float) -> None:
     codes = [(f.code, f.severity, f.labels) for f in summary.findings]
     assert ("HG702", "error", ["rank 2"]) in codes
     assert ("HG701", "error", ["rank 0", "rank 1", "rank 3"]) in codes
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "costs_ns"),
+    [("host_work", "python", 1e6), ("table_upload", "copy_call", 8e5)],
+)
+def test_bundled_ranks_name_the_fault_that_was_put_into_one(
+    fault: str, cause: str, costs_ns: float
+) -> None:
+    found = diagnose_set([str(SAMPLES / f"tp_{fault}_rank*.json.gz")], engine=Local(1))
+    late = found.summary.straggler
+    assert late is not None
+    assert late.site is not None
+    assert (late.rank, late.clear, late.cause) == (1, True, cause)
+    assert late.site.function == fault
+    assert late.cause_excess_ns == pytest.approx(costs_ns, rel=0.2)
+    first, second = figures(found)
+    assert first.rank_wait_ns > 50 * second.rank_wait_ns
 
 
 def test_a_slow_gpu_is_no_late_host(tmp_path: Path) -> None:
