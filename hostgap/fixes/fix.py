@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -83,23 +83,13 @@ class Fix(ABC):
         """
 
     def applies_to(self, diagnosis: Diagnosis) -> Prediction | None:
-        """What it should save of a step, None where nothing was found that it answers.
-
-        Findings overlap, so what several of them save together is at most what the replay without
-        all defects saves.
-        """
+        """What it should save of a step, None where nothing was found that it answers."""
         found = [finding for finding in diagnosis.findings if finding.code in self.codes]
         defects = [finding for finding in found if finding.severity != "info"]
-        savings = [f.predicted_saving_ns for f in defects if f.predicted_saving_ns is not None]
         codes = tuple(dict.fromkeys(finding.code for finding in defects or found))
-        if savings:
-            together = sum(savings)
-            if diagnosis.whatif is not None:
-                together = min(together, diagnosis.whatif.combined_saving_ns)
-            steps = max(1, diagnosis.steps.count)
-            return Prediction(max(together, *savings, 0) / steps, codes)
-        if defects or (found and self.speeds_kernels):
-            return Prediction(None, codes)
+        saving_ns = promised(diagnosis, self.codes)
+        if saving_ns is not None or defects or (found and self.speeds_kernels):
+            return Prediction(saving_ns, codes)
         return None
 
     def on(self, variant: Variant, known: Mapping[str, Fix]) -> Variant | None:
@@ -111,3 +101,24 @@ class Fix(ABC):
             return None
         order = sorted([*others, self.name], key=lambda name: known[name].stage)
         return msgspec.structs.replace(variant, fixes=tuple(order))
+
+
+def promised(diagnosis: Diagnosis, codes: Collection[str]) -> float | None:
+    """What a step should be shorter by without the findings of some codes, ns; None where a replay
+    cannot tell.
+
+    Findings overlap, so what several of them save together is at most what the replay without all
+    defects saves.
+    """
+    savings = [
+        finding.predicted_saving_ns
+        for finding in diagnosis.findings
+        if finding.code in codes and finding.severity != "info"
+        if finding.predicted_saving_ns is not None
+    ]
+    if not savings:
+        return None
+    together = sum(savings)
+    if diagnosis.whatif is not None:
+        together = min(together, diagnosis.whatif.combined_saving_ns)
+    return max(together, *savings, 0) / max(1, diagnosis.steps.count)

@@ -18,7 +18,7 @@ import hostgap
 from hostgap.diagnosis.model import Diagnosis, Tool
 from hostgap.errors import FixFailed, HostgapError, TargetError
 from hostgap.fixes.figures import figures
-from hostgap.fixes.fix import Fix, Prediction
+from hostgap.fixes.fix import Fix, Prediction, promised
 from hostgap.fixes.kernels import kernel_difference
 from hostgap.fixes.report import SCHEMA, Ending, FixReport, Ratio, Rung, Skipped, Status
 from hostgap.profiling.bench import Bench, Comparison, Traced, Variant
@@ -244,7 +244,10 @@ class _Climb:
         if failed and used and (with_it := failed[0].on(variant, self.fixes)) is not None:
             variant = with_it
             used.append(failed[0])
-        return [_Candidate(used, variant, Prediction(None, ()))] if len(used) > 1 else []
+        if len(used) < 2:
+            return []
+        codes = tuple(sorted(found & {code for fix in used for code in fix.codes}))
+        return [_Candidate(used, variant, Prediction(promised(state.diagnosis, codes), codes))]
 
     def _try(self, candidate: _Candidate, state: _State) -> None:
         name = candidate.name

@@ -176,6 +176,18 @@ def test_two_waits_are_undone_together_where_either_alone_saves_nothing() -> Non
         assert statuses(report)[1:] == [*alone, ("no-read + async-output", "kept")]
 
 
+def test_several_at_once_are_predicted_too() -> None:
+    other = Sim("async-output", ("HG102",), execution=0)
+    little = {"HG101": 0.02 * MS, "HG102": 0.03 * MS}  # each within the noise
+
+    def times(v: Variant) -> tuple[float, float]:
+        return (4.9 if len(v.fixes) == 2 else 5.0) * MS, 2.0 * MS
+
+    report = run(Machine(times, lambda v: {} if v.fixes else little), READ, other)
+    assert report.rungs[1].name == "no-read + async-output"
+    assert report.rungs[1].predicted_saving_ns == pytest.approx(0.05 * MS)
+
+
 def test_a_capture_that_nothing_makes_possible_ends_the_climb() -> None:
     machine = Machine(launch_bound, launch_findings, fails=lambda v: "never" if v.fixes else None)
     report = run(machine, GRAPH, READ)
