@@ -12,6 +12,7 @@ another token is another text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,6 +33,7 @@ STEPS = 32  # of a case, where nothing else is said
 TOLERANCE = 0.05
 OUTLIERS = 2  # times the tolerance, of the largest value: what a single element may be off by
 LATEST = 16  # steps: fixes of a workload without `reset` may run so many to warm up
+PART = 1 << 22  # elements that are compared at a time, in 8 bytes each
 LEAST_SHARE = 0.25  # of the planned steps that must have been compared
 
 
@@ -58,11 +60,15 @@ def tapped(workload: Workload) -> Workload:
 
 @dataclass(slots=True)
 class Case:
-    """One beginning, and what followed: outputs and deliveries from step `first` on."""
+    """One beginning, and what followed: outputs and deliveries from step `first` on.
+
+    They are kept by the host, as they may be many. They came from `device`, which compares faster.
+    """
 
     first: int
     outputs: list[tuple[Tensor, ...]] = field(default_factory=list)
     delivered: list[tuple[Tensor, ...]] | None = None
+    device: str = "cpu"
 
 
 def record(workload: Workload, steps: int = STEPS) -> list[Case]:
@@ -86,7 +92,7 @@ def record(workload: Workload, steps: int = STEPS) -> list[Case]:
         if workload.reset is not None:
             workload.reset(number)
         first = 0 if workload.reset is not None else int(workload.costs.get("warmup_steps", 0))
-        case = Case(first)
+        case = Case(first, device=workload.device)
         if tap is not None:
             tap.kept = case.delivered = []
         try:
@@ -143,9 +149,10 @@ def prove(
 
 @dataclass(slots=True)
 class _Tally:
-    """What has been compared so far; `why` ends it."""
+    """What has been compared so far, on which device; `why` ends it."""
 
     tolerance: float
+    device: str
     steps: int = 0
     planned: int = 0
     exact: int = 0
@@ -161,7 +168,7 @@ def compare(reference: Sequence[Case], variant: Sequence[Case], tolerance: float
         The proof. `exact` of `compared` integers agreed; where it is equal and they are not the
         same number, the others were near ties, after each of which a case was compared no further.
     """
-    tally = _Tally(tolerance)
+    tally = _Tally(tolerance, variant[0].device if variant else "cpu")
     if len(reference) != len(variant):
         tally.why = f"{len(variant)} cases instead of {len(reference)}"
     for number, (old, new) in enumerate(zip(reference, variant, strict=False)):
@@ -225,26 +232,29 @@ def _outputs(at: str, old: tuple[Tensor, ...], new: tuple[Tensor, ...], tally: _
 
 
 def _floats(name: str, before: Tensor, after: Tensor, tally: _Tally) -> None:
-    if not before.numel():
-        return
+    """Compare by the norm of the difference, and by its largest value."""
     wide = torch.complex128 if before.is_complex() else torch.float64
-    old, new = before.to(wide), after.to(wide)
-    if not bool(torch.isfinite(old.abs()).all() & torch.isfinite(new.abs()).all()):
-        # infinities, as in masked logits, must stand at the same places; NaN is never equal
-        if bool(old.isnan().any() | new.isnan().any()):
+    norm, apart, largest, worst = 0.0, 0.0, 0.0, 0.0
+    parts = (torch.split(tensor.flatten(), PART) for tensor in (before, after))
+    for pair in zip(*parts, strict=True):
+        old, new = (part.to(tally.device, wide) for part in pair)
+        if bool((old.isnan() | new.isnan()).any()):
             tally.why = f"{name}: not a number"
             return
-        if not torch.equal(old[old.isinf()], new[old.isinf()]) or bool(
-            (old.isinf() != new.isinf()).any()
-        ):
-            tally.why = f"{name}: infinities at other places"
-            return
-        old, new = old[~old.isinf()], new[~new.isinf()]
+        infinite = old.isinf() | new.isinf()
+        if bool(infinite.any()):  # as in masked logits; they must stand at the same places
+            if bool((old != new)[infinite].any()):
+                tally.why = f"{name}: infinities at other places"
+                return
+            old, new = old[~infinite], new[~infinite]
         if not old.numel():
-            return
-    error = (old - new).abs()
-    norm, largest = float(old.norm()) or 1.0, float(old.abs().max()) or 1.0
-    difference, outlier = float(error.norm()) / norm, float(error.max()) / largest
+            continue
+        size, error = old.abs(), (old - new).abs()
+        norm = math.hypot(norm, float(size.norm()))
+        apart = math.hypot(apart, float(error.norm()))
+        largest, worst = max(largest, float(size.max())), max(worst, float(error.max()))
+    difference = apart / (norm or 1.0)
+    outlier = worst / (largest or 1.0)
     tally.largest = max(tally.largest, difference)
     if not difference <= tally.tolerance:
         tally.why = f"{name}: differs by {difference:.2g} of its norm, {tally.tolerance:g} allowed"
@@ -314,7 +324,7 @@ def _deliveries(
             return
     for step in compared:
         at = f"case {number}, delivery of step {step}"
-        here = _Tally(tally.tolerance)
+        here = _Tally(tally.tolerance, tally.device)
         tie = _outputs(at, old.delivered[step - old.first], new.delivered[step - new.first], here)
         tally.largest = max(tally.largest, here.largest)
         # without the logits beside it, a delivery cannot show that it is a near tie

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hostgap.errors import TargetError
+from hostgap.fixes import equality
 from hostgap.fixes.equality import Case, compare, prove, reference_of
 from hostgap.fixes.kernels import kernel_difference
 from hostgap.fixes.registry import apply_fixes
@@ -204,7 +205,11 @@ def test_a_case_that_ends_at_once_proves_nothing() -> None:
     assert proof.why == "only 1 of 10 steps could be compared"
 
 
-def test_tolerance_is_relative_and_infinities_count() -> None:
+@pytest.mark.parametrize("part", [1, 999, equality.PART])
+def test_tolerance_is_relative_and_infinities_count(
+    monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    monkeypatch.setattr(equality, "PART", part)
     assert compare(of((logits([100.0, 1.0]),)), of((logits([100.0, 2.0]),)), 0.02).equal
     differs = compare(of((logits([100.0, 1.0]),)), of((logits([97.0, 1.0]),)), 0.02)
     assert differs.why == "case 0, step 0: differs by 0.03 of its norm, 0.02 allowed"
