@@ -43,7 +43,8 @@ from hostgap.profiling.measurement import SCHEMA, Measurement
 
 LIMIT = 0.05
 SIDES = (5, 8, 10)
-TRIES = 2_000
+TRIES = 5_000
+OUTCOMES = ("failed", "passed", "inconclusive")
 WAIT = "GATE_AA_WAIT_NS"
 
 Times = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -182,40 +183,58 @@ def score(args: argparse.Namespace) -> None:
             f"{n:3} a side: failed {seen['failed']}, passed {seen['passed']}, "
             f"undecided {seen['inconclusive']} of {total} ({len(runs) // (2 * n)} apart)"
         )
-    equal = [times[~sides], times[sides]] if slower else [times]
-    drawn(equal, slower)
-    (args.out / "score.json").write_text(json.dumps(rows, indent=2) + "\n")
+    if slower:
+        one, two = times[~sides], times[sides]
+        drawn("A against A", one, one)
+        drawn("B against B", two, two)
+        drawn(f"B {slower:.0%} slower", one, two)
+    else:
+        drawn("equal sides", times, times)
+        drawn(f"one made {LIMIT:.0%} slower", times, times, 1 + LIMIT)
+    found = {
+        "environment": msgspec.to_builtins(runs[0].environment),
+        "slower": slower,
+        "processes": [
+            {"side": run.options["side"], "step_ns": run.timing.step.median_ns} for run in runs
+        ],
+        "in_order": rows,
+    }
+    (args.out / "score.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
-def drawn(equal: list[Times], slower: float) -> None:
-    """Sides drawn at random: the rates themselves.
+def drawn(name: str, base: Times, new: Times, longer: float = 1.0) -> None:
+    """How often each outcome comes about between sides drawn at random from recorded processes.
+
+    Of 5, 8 and 10 processes a side; and as a user would do it: of 5, and where these leave it open
+    of as many as are asked for, the first among them.
 
     Args:
-        equal: recorded processes, of which those of one group are equal. Of two groups the second
-            is `slower`; with one group, a slowdown of `LIMIT` is put onto half of what is drawn.
-        slower: by what share the second group is slower.
+        name: of the pair.
+        base, new: step times, one a process; the same array for two sides of one kind.
+        longer: what the new side's are multiplied by.
     """
     random = np.random.default_rng(0)
-    for n in SIDES:
-        halves = [each for each in equal if len(each) >= 2 * n]
-        tries = [random.permutation(each)[: 2 * n] for each in halves for _ in range(TRIES)]
-        failed = [decide(one[:n], one[n:], LIMIT).outcome == "failed" for one in tries]
-        if slower and min(map(len, equal)) >= n:
-            old, new = equal
-            pairs = [
-                (random.permutation(old)[:n], random.permutation(new)[:n]) for _ in range(TRIES)
-            ]
+    most = len(base) // 2 if base is new else min(len(base), len(new))
+    outcomes: dict[str, Counter[str]] = {f"{n} a side": Counter() for n in SIDES if n <= most}
+    asked: Counter[str] = Counter()
+    for _ in range(TRIES):
+        if base is new:
+            both = random.permutation(base)
+            old, fresh = both[:most], both[most : 2 * most] * longer
         else:
-            pairs = [(one[:n], one[n:] * (1 + LIMIT)) for one in tries]
-        found = [decide(old, new, LIMIT).outcome == "failed" for old, new in pairs]
-        print(
-            f"{n:3} a side, drawn: false failures {_share(failed)}, "
-            f"{slower or LIMIT:.0%} found {_share(found)}"
-        )
-
-
-def _share(outcomes: list[bool]) -> str:
-    return f"{np.mean(outcomes):.2%} of {len(outcomes)}" if outcomes else "-"
+            old, fresh = random.permutation(base), random.permutation(new) * longer
+        decided = {n: decide(old[:n], fresh[:n], LIMIT) for n in SIDES if n <= most}
+        for n, decision in decided.items():
+            outcomes[f"{n} a side"][decision.outcome] += 1
+        first = decided[min(SIDES)]
+        needed = first.runs_needed or 0
+        if first.outcome == "inconclusive" and needed <= most:
+            asked[decide(old[:needed], fresh[:needed], LIMIT).outcome] += 1
+        else:
+            asked[first.outcome] += 1
+    for sides, seen in [*outcomes.items(), (f"as asked, up to {most}", asked)]:
+        shares = ", ".join(f"{what} {seen[what] / TRIES:.2%}" for what in OUTCOMES)
+        print(f"{name}, {sides}: {shares}")
 
 
 def main() -> None:
