@@ -62,8 +62,7 @@ def entry_of(subject: Subject, step: StepClass) -> Entry:
     """What a subject with a trace would add to a baseline."""
     diagnosis = subject.diagnosis
     assert diagnosis is not None
-    placed = subject.places or diagnosis
-    n = max(1, placed.steps.count)
+    n = max(1, diagnosis.steps.count)
     syncs = [
         KnownSync(
             call=sync.call,
@@ -72,7 +71,7 @@ def entry_of(subject: Subject, step: StepClass) -> Entry:
             op=sync.site.op if sync.site else None,
             per_step=round(sync.count / n, 6),
         )
-        for sync in placed.syncs
+        for sync in diagnosis.syncs
         if sync.count and is_sync(sync)
     ]
     values = {name: METRICS[name].value(diagnosis, step) for name in EXACT}

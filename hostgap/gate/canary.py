@@ -54,7 +54,7 @@ def with_item(subject: Subject) -> Subject:
             threads.append(int(calls.thread[last]))
     made = _inserted(subject.trace, np.array(starts, np.int64), np.array(threads, np.int32))
     diagnosis = analyze(made, subject.options, subject.judging)
-    return replace(subject, trace=made, diagnosis=diagnosis, places=None)
+    return replace(subject, trace=made, diagnosis=diagnosis)
 
 
 def _inserted(trace: Trace, at: Int64, threads: Any) -> Trace:

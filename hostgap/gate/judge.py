@@ -65,7 +65,7 @@ def gate(
 
     waits = Waits(1.0, 0.0, 0.0, [], [])
     if new.diagnosis is not None and bad is None:
-        waits = waits_of(new.places or new.diagnosis, settings.allow, entry)
+        waits = waits_of(new.diagnosis, settings.allow, entry)
     judge = Checks(new, step, bad, waits, entry, against)
     checks = [
         judge.budget(budget) for budget in settings.budgets.values() if budget.limit is not None

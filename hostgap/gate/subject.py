@@ -14,7 +14,7 @@ from hostgap.analysis.analyze import analyze
 from hostgap.analysis.examine import Options
 from hostgap.diagnosis import model as m
 from hostgap.diagnosis.judge import Judging
-from hostgap.diagnosis.run import run_trace
+from hostgap.diagnosis.run import load_run, run_trace
 from hostgap.errors import ConfigError, TraceError
 from hostgap.files import read_head, read_whole
 from hostgap.gate.model import Key
@@ -44,7 +44,6 @@ class Subject:
         gpu, torch, cuda: None where nothing says.
         runs: measurements of processes, each with its unprofiled step.
         trace: None for a result, which holds no calls.
-        places: of a run, what its trace with Python stacks says: the same waits, with functions.
     """
 
     name: str
@@ -54,7 +53,6 @@ class Subject:
     cuda: str | None = None
     runs: tuple[pm.Measurement, ...] = ()
     trace: Trace | None = None
-    places: m.Diagnosis | None = None
     options: Options = field(default_factory=Options)
     judging: Judging = field(default_factory=Judging)
 
@@ -196,19 +194,13 @@ def _of_runs(
                 f"{path}: {paths[0].name} and {each.name} differ in {', '.join(differences)}",
                 "the runs of a side are of one workload on one machine",
             )
-    diagnosis = trace = places = None
+    diagnosis = trace = None
     for each, run in zip(paths, runs, strict=True):
         if each.is_dir() and any(one.mode == "cpu+cuda" for one in run.passes):
             judging = judging.of_run(run)
-            file = run_trace(each, run)
-            with reading(str(file)) as progress:
-                trace = load_trace(file, progress=progress)
+            with reading(str(run_trace(each, run))) as progress:
+                trace = load_run(each, run, progress=progress)
             diagnosis = analyze(trace, options, judging)
-            stacks = [one.file for one in run.passes if one.mode == "stacks"]
-            if stacks and (each / stacks[0]).is_file():
-                with reading(str(each / stacks[0])) as progress:
-                    framed = load_trace(each / stacks[0], progress=progress)
-                places = analyze(framed, options, judging)
             break
     return Subject(
         name=str(path),
@@ -218,7 +210,6 @@ def _of_runs(
         cuda=first.environment.cuda,
         runs=tuple(runs),
         trace=trace,
-        places=places,
         options=options,
         judging=judging,
     )
