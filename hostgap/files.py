@@ -65,8 +65,7 @@ def _opened(part: Path, path: Path) -> BinaryIO:
     try:
         return part.open("xb")
     except FileNotFoundError:
-        folder = part.parent if path.is_symlink() else path.parent
-        raise HostgapError(f"{folder}: no such folder", "create it first") from None
+        raise no_folder(path) from None
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -81,6 +80,23 @@ def refuse_existing(path: Path, *, force: bool) -> None:
         raise HostgapError(f"{path} is a folder", "give the name of a file")
     if not force and path.is_file():
         raise HostgapError(f"{path} exists", "use --force to overwrite it")
+
+
+def refuse_output(path: Path, *, force: bool) -> None:
+    """As `refuse_existing`, and where its folder does not exist: before work that takes long.
+
+    Raises:
+        HostgapError: there is no such folder, `path` is one, or a file and `force` is not given.
+    """
+    refuse_existing(path, force=force)
+    if not Path(os.path.realpath(path)).parent.is_dir():
+        raise no_folder(path)
+
+
+def no_folder(path: Path) -> HostgapError:
+    """The error for an output whose folder does not exist."""
+    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
+    return HostgapError(f"{folder}: no such folder", "create it first")
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def command(
     from hostgap.diagnosis.judge import Judging, judge
     from hostgap.diagnosis.run import load_run, run_trace
     from hostgap.errors import ConfigError
-    from hostgap.files import refuse_existing
+    from hostgap.files import refuse_output
     from hostgap.output.printable import printable
     from hostgap.profiling.rundir import read_measurement
     from hostgap.trace.load import load_trace
@@ -192,7 +192,7 @@ def command(
         raise click.UsageError("-o names the same file twice", ctx)
     _refuse_traces(traces, resolved, ctx)
     for output in outputs:
-        refuse_existing(output, force=force)
+        refuse_output(output, force=force)
     if steps is not None and window == "trace":
         if ctx.get_parameter_source("window") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--steps and --window trace exclude each other", ctx)
@@ -255,6 +255,9 @@ def command(
             force=force,
             fail_on=fail_on,
         )
+    for name in ("jobs", "engine", "scheduler"):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            click.echo(f"hostgap: note: --{name} is for several traces, and this is one", err=True)
     path: str | Path = trace  # or a URL, which is no path
     if run:
         measurement = read_measurement(Path(trace))

@@ -66,14 +66,14 @@ def command(
     from hostgap.cli.gate import format_of, refuse_what_is_read
     from hostgap.cli.progress import reading
     from hostgap.compare.sides import compare
-    from hostgap.files import refuse_existing
+    from hostgap.files import refuse_output
     from hostgap.gate.judge import unmeasurable
     from hostgap.gate.subject import load_subject
 
     kinds = [format_of(path, EXTENSIONS) for path in outputs]
     refuse_what_is_read(outputs, (base, new), ctx)
     for path in outputs:
-        refuse_existing(path, force=force)
+        refuse_output(path, force=force)
     options = Options(steps=steps, step_marker=step_marker, device=device)
     sides = [load_subject(path, options, reading=reading) for path in (base, new)]
     for side in sides:

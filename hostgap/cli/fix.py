@@ -122,17 +122,15 @@ def command(
     Exit codes: 0 done, 2 no CUDA device, or a target that fails, 130 interrupted; what was found by
     then is still shown and written.
     """
-    from hostgap.errors import ConfigError, HostgapError
-    from hostgap.files import refuse_existing
+    from hostgap.errors import ConfigError
+    from hostgap.files import refuse_output
     from hostgap.profiling.target import TargetSpec, checked
 
     kinds = [_format_of(path) for path in outputs]
     if len({os.path.realpath(path) for path in outputs}) < len(outputs):
         raise click.UsageError("-o names the same file twice")
     for path in outputs:
-        refuse_existing(path, force=force)
-        if not path.absolute().parent.is_dir():  # now, and not after the climb
-            raise HostgapError(f"{path.parent}: no such folder", "create it first")
+        refuse_output(path, force=force)
     if published:
         return _show_published(outputs, kinds, preset, force=force)
     spec = checked(TargetSpec(target=target, preset=preset, batch=batch, defects=defects or None))

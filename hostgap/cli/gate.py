@@ -109,7 +109,7 @@ def command(
     from hostgap.analysis.examine import Options
     from hostgap.cli.progress import reading
     from hostgap.diagnosis.judge import Judging
-    from hostgap.files import refuse_existing
+    from hostgap.files import refuse_output
     from hostgap.gate.baseline import read_baseline
     from hostgap.gate.judge import gate
     from hostgap.gate.subject import load_subject
@@ -120,7 +120,7 @@ def command(
         raise click.UsageError("-o names the same file twice", ctx)
     refuse_what_is_read(outputs, (new, baseline or Path("hostgap.json")), ctx)
     for path in outputs:
-        refuse_existing(path, force=force)
+        refuse_output(path, force=force)
     if update_baseline and (canary or base):
         raise click.UsageError("--update-baseline judges nothing: no --canary and no --base", ctx)
     if update_baseline and (outputs or kind):

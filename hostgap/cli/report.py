@@ -36,13 +36,13 @@ def command(results: tuple[Path, ...], output: Path, against: Path | None, force
     The file loads nothing and sends nothing.
     """
     from hostgap.cli.progress import reading
-    from hostgap.files import atomic_output, refuse_existing
+    from hostgap.files import atomic_output, refuse_output
     from hostgap.output.html import render_html
     from hostgap.report.sources import read_page
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise click.UsageError(f"-o {output}: a report is .html")
-    refuse_existing(output, force=force)
+    refuse_output(output, force=force)
     page = render_html(read_page(results, against, reading))
     with atomic_output(output, force=force) as out:
         out.write(page)

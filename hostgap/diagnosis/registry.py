@@ -63,8 +63,12 @@ class Registry:
 
 def unknown_code(code: str, known: Iterable[str]) -> ConfigError:
     """The error for a code, or a prefix of codes, that no rule has."""
-    near = difflib.get_close_matches(code.upper(), list(known), n=1, cutoff=0.4)
+    codes = sorted(known)
+    family = [one for one in codes if one.startswith(code.upper())]
+    near = difflib.get_close_matches(code.upper(), codes, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}? " if near else ""
+    if len(family) > 1:
+        hint = f"{family[0]} to {family[-1]} begin so; "
     return ConfigError(f"no rule {code!r}", f"{hint}all of them: hostgap rules")
 
 

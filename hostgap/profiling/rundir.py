@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,7 @@ def new_run_dir(path: Path, *, force: bool) -> Iterator[Path]:
     refuse_run_dir(path, force=force)
     target = Path(os.path.realpath(path))
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    made = [folder for folder in target.parents if not folder.exists()]
     try:
         try:
             part.mkdir(parents=True)
@@ -59,6 +60,9 @@ def new_run_dir(path: Path, *, force: bool) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        for folder in made:  # innermost first; those that hold something stay
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def refuse_run_dir(path: Path, *, force: bool) -> None:

@@ -46,11 +46,13 @@ def load_trace(
         name = os.fspath(path)
         if is_url(name):
             if name.endswith((".sqlite", *REPORTS)):
-                with downloaded(name) as copy, exported(copy) as export:
-                    return _sealed(read_nsys(export, progress, name=name))
+                with downloaded(name) as copy:
+                    if is_nsys(copy) or name.endswith(REPORTS):  # else a server's own page
+                        with exported(copy, name) as export:
+                            return _sealed(read_nsys(export, progress, name=name))
         elif name != "-" and is_nsys(Path(path)):
-            with exported(Path(path)) as export:
-                return _sealed(read_nsys(export, progress, name=os.fspath(path)))
+            with exported(Path(path), name) as export:
+                return _sealed(read_nsys(export, progress, name=name))
         with open_source(path) as source:
             return _sealed(read_kineto(source, progress, keep))
     finally:

@@ -29,8 +29,12 @@ def is_nsys(path: Path) -> bool:
 
 
 @contextmanager
-def exported(path: Path) -> Iterator[Path]:
+def exported(path: Path, name: str) -> Iterator[Path]:
     """An SQLite export of `path`: the file itself, or a temporary one made from a `.nsys-rep`.
+
+    Args:
+        path: the file.
+        name: what it was called, for errors: a URL, of which `path` is a copy.
 
     Raises:
         TraceError: there is no `nsys` to export with, or it failed.
@@ -42,9 +46,10 @@ def exported(path: Path) -> Iterator[Path]:
         return
     nsys = shutil.which("nsys")
     if nsys is None:
+        report = Path(name)
         raise TraceError(
-            f"{path}: an Nsight Systems report, and there is no nsys on the PATH to export it with",
-            f"where nsys is: nsys export --type sqlite -o {path.stem}.sqlite {path.name}",
+            f"{name}: an Nsight Systems report, and there is no nsys on the PATH to export it with",
+            f"where nsys is: nsys export --type sqlite -o {report.stem}.sqlite {report.name}",
         )
     with tempfile.TemporaryDirectory(prefix="hostgap-") as folder:
         target = Path(folder) / "export.sqlite"
@@ -56,7 +61,7 @@ def exported(path: Path) -> Iterator[Path]:
             if not failure:
                 yield target
                 return
-        raise TraceError(f"{path}: nsys export failed: {failure}")
+        raise TraceError(f"{name}: nsys export failed: {failure}")
 
 
 def _absent(target: Path) -> str:

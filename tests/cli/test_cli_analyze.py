@@ -180,6 +180,18 @@ def test_missing_file_suggests_the_near_one(tmp_path: Path) -> None:
     assert b"decode.json" in done.stderr
 
 
+def test_an_output_without_a_folder_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    done = hostgap("analyze", tmp_path / "missing.json", "-o", tmp_path / "no" / "r.json")
+    assert done.returncode == 2
+    assert b"no such folder" in done.stderr
+
+
+def test_options_of_several_traces_are_said_to_be_in_vain() -> None:
+    done = hostgap("analyze", GRAPH, "--engine", "dask", "--scheduler", "tcp://h:1")
+    assert done.returncode == 0
+    assert done.stderr.count(b"is for several traces, and this is one") == 2
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = hostgap("--debug", "analyze", tmp_path / "missing.json")
     assert b"Traceback" in done.stderr

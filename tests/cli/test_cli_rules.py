@@ -42,6 +42,7 @@ def test_explain_a_rule_and_a_remark() -> None:
 
 def test_explain_suggests_the_nearest() -> None:
     assert "did you mean HG1" in error_of("explain", "HG1010")
+    assert "HG101 to HG112 begin so" in error_of("explain", "hg1")
 
 
 def test_select_and_ignore() -> None:

@@ -24,7 +24,7 @@ def test_written_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_run_that_ends_early_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error), new_run_dir(tmp_path / "run", force=False) as part:
+    with pytest.raises(error), new_run_dir(tmp_path / "new" / "run", force=False) as part:
         (part / "trace.json.gz").write_bytes(b"half")
         raise error
     assert list(tmp_path.iterdir()) == []

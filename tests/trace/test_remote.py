@@ -47,6 +47,8 @@ def server() -> Iterator[str]:
         def send_head(self) -> Any:
             if self.path == "/stalls.json":
                 time.sleep(3)
+            if self.path.startswith("/login"):
+                self.path = "/"  # a page in place of what was asked for
             answer = {"/fails.json": 500, "/private.json": 403}.get(self.path)
             if answer is None:
                 return super().send_head()
@@ -126,6 +128,8 @@ def test_http_failures(
         (f"{server}/fails.json", "the server answers 500"),
         (f"{server}/private.json", "the server answers 403"),
         (f"{server}/stalls.json", "no answer within 0.5 s"),
+        (f"{server}/login.json", "/login.json: this is a web page"),
+        (f"{server}/login.sqlite", "/login.sqlite: this is a web page"),
         ("http://127.0.0.1:9/x.json", "onnect"),
     ):
         assert run(["analyze", url]) == 2
