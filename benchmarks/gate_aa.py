@@ -17,6 +17,13 @@ cuts the recorded order into ABBA blocks, decides for each stretch of 5, 8 and 1
 and prints how often equal sides failed, and how often the slowdown was found. Neighbouring
 stretches overlap, so the counts are not independent; the last column says how many do not overlap.
 
+Counts (record on the GPU machine, gate anywhere):
+
+    python benchmarks/gate_aa.py counts OUT --times 10
+
+records the eager decoder and the graph replay below ten times each, in fresh processes, and gates
+every recording against the first of its kind: none may fail.
+
 It also holds two targets, a graph replay and the same with one `.item()`:
 
     hostgap profile benchmarks/gate_aa.py:replay -o runs/clean
@@ -30,6 +37,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -96,6 +105,33 @@ def record(args: argparse.Namespace) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
         took = time.time() - started
         print(f"{path.name} {order[index]} {step_ns / 1e6:.4f} ms ({took:.0f} s)", flush=True)
+
+
+def counts(args: argparse.Namespace) -> None:
+    """Record the same steps again and again, and gate their counts."""
+    from hostgap.profiling import requests as r
+    from hostgap.profiling.bench import Variant
+    from hostgap.profiling.measurement import Estimate
+    from hostgap.profiling.target import TargetSpec
+    from hostgap.profiling.worker import Child
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    gate = [sys.executable, "-m", "hostgap", "gate"]
+    for target in ("decode", "replay"):
+        baseline = str(args.out / f"{target}-baseline.json")
+        codes: Counter[int] = Counter()
+        for number in range(args.times):
+            path = args.out / f"{target}-{number}.json.gz"
+            with Child(TargetSpec(target=f"{Path(__file__).resolve()}:{target}")) as child:
+                variant = Variant(child.welcome.defects)
+                child.ask(r.Trace(variant, "cpu+cuda", str(path.resolve()), 10, 6), Estimate)
+            if number == 0:
+                update = [*gate, str(path), "--update-baseline", "--baseline", baseline]
+                subprocess.run(update, check=True)
+            else:
+                asked = [*gate, str(path), "--baseline", baseline, "--strict"]
+                codes[subprocess.run(asked, check=False).returncode] += 1
+        print(f"{target}: exit codes {dict(codes)} of {args.times - 1} recordings", flush=True)
 
 
 def decode() -> object:
@@ -249,6 +285,10 @@ def main() -> None:
     recording.add_argument("--steps", type=int, default=30)
     recording.add_argument("--repeat", type=int, default=8)
     recording.set_defaults(run=record)
+    counting = commands.add_parser("counts")
+    counting.add_argument("out", type=Path)
+    counting.add_argument("--times", type=int, default=10)
+    counting.set_defaults(run=counts)
     scoring = commands.add_parser("score")
     scoring.add_argument("out", type=Path)
     scoring.set_defaults(run=score)
