@@ -15,6 +15,7 @@ from hostgap.trace.model import Int8, Int32, Int64
 
 NONE = -1
 _BLOCK = 1 << 18
+_EXACT = 2**53 // _BLOCK  # so many values of this size, 34 s, add up exactly as floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,63 @@ class _Block(NamedTuple):
 
     first_gap: int
     per_gap: NDArray[Any]  # how many pieces each has
-    columns: list[_Packed]  # all but the gap and the end
+    columns: dict[str, _Packed]  # all but the gap and the end
 
 
 _UNPACKED = 1 << 19  # pieces that are kept as they were as well, once asked for: 22 MB
 _KEPT = [column.name for column in fields(Parts) if column.name not in ("gap", "end")]
+
+
+class _BlockParts(Parts):
+    """The pieces of a block. A column is unpacked when it is first asked for.
+
+    Most of those who walk over all pieces choose some by cause, and look at no more of a block
+    in which there are none.
+    """
+
+    __slots__ = ("_block", "_gaps")
+    _block: _Block
+    _gaps: Intervals
+
+    @classmethod
+    def of(cls, block: _Block, gaps: Intervals) -> _BlockParts:
+        """Without any column so far."""
+        parts = cls.__new__(cls)
+        object.__setattr__(parts, "_block", block)
+        object.__setattr__(parts, "_gaps", gaps)
+        return parts
+
+    def __len__(self) -> int:
+        return len(self._block.columns["start"].above)
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        """A column that is not there yet."""
+        if name in ("start", "end"):
+            start, end = _tiles(self._gaps, self._block, self._block.columns["start"].column())
+            object.__setattr__(self, "start", start)
+            object.__setattr__(self, "end", end)
+            return start if name == "start" else end
+        if name == "gap":
+            per_gap = self._block.per_gap
+            number = np.arange(len(per_gap), dtype=np.int32) + np.int32(self._block.first_gap)
+            column = np.repeat(number, per_gap)
+        elif name in _KEPT:
+            column = self._block.columns[name].column()
+        else:
+            raise AttributeError(name)
+        object.__setattr__(self, name, column)
+        return column
+
+
+def _tiles(gaps: Intervals, block: _Block, start: Int64) -> tuple[Int64, Int64]:
+    """Starts and ends of a block's pieces that begin at these times, as they tile their gaps."""
+    mine = slice(block.first_gap, block.first_gap + len(block.per_gap))
+    behind = np.cumsum(block.per_gap, dtype=np.intp)
+    start, end = start.copy(), np.append(start[1:], 0)
+    some = block.per_gap > 0
+    start[(behind - block.per_gap)[some]] = gaps.start[mine][some]
+    end[behind[some] - 1] = gaps.end[mine][some]
+    return start, end
 
 
 class Pieces:
@@ -133,26 +186,16 @@ class Pieces:
         gap = np.searchsorted(self.gaps.start, parts.start, "right") - 1
         first = int(gap[0])
         count = np.bincount(gap - first)
-        start, end = self._tiles(first, count, parts.start)
+        narrow = count.astype(np.min_scalar_type(int(count.max())))
+        block = _Block(first, narrow, {name: _packed(getattr(parts, name)) for name in _KEPT})
+        start, end = _tiles(self.gaps, block, parts.start)
         if not (np.array_equal(start, parts.start) and np.array_equal(end, parts.end)):
             missing = int((end - start).sum()) - int(parts.length.sum())
             raise AssertionError(f"idle time by cause misses the idle time by {missing} ns")
-        columns = [_packed(getattr(parts, name)) for name in _KEPT]
-        narrow = count.astype(np.min_scalar_type(int(count.max())))
-        self._blocks.append(_Block(first, narrow, columns))
+        self._blocks.append(block)
         self._unpacked = None
         self._length += len(parts)
         self._ns += sum_by(parts.cause, parts.length, len(Cause))
-
-    def _tiles(self, first: int, count: NDArray[Any], start: Int64) -> tuple[Int64, Int64]:
-        """Starts and ends of pieces that begin at these times, as they tile their gaps."""
-        gaps = slice(first, first + len(count))
-        behind = np.cumsum(count, dtype=np.intp)
-        start, end = start.copy(), np.append(start[1:], 0)
-        some = count > 0
-        start[(behind - count)[some]] = self.gaps.start[gaps][some]
-        end[behind[some] - 1] = self.gaps.end[gaps][some]
-        return start, end
 
     def __len__(self) -> int:
         return self._length
@@ -165,10 +208,7 @@ class Pieces:
         return iter(self._unpacked)
 
     def _parts(self, block: _Block) -> Parts:
-        columns = dict(zip(_KEPT, (packed.column() for packed in block.columns), strict=True))
-        start, end = self._tiles(block.first_gap, block.per_gap, columns.pop("start"))
-        number = np.arange(len(block.per_gap), dtype=np.int32) + np.int32(block.first_gap)
-        return Parts(gap=np.repeat(number, block.per_gap), start=start, end=end, **columns)
+        return _BlockParts.of(block, self.gaps)
 
     def whole(self) -> Parts:
         """All in one table: 42 bytes each."""
@@ -187,12 +227,15 @@ class Pieces:
 def sum_by(key: NDArray[np.signedinteger], values: Int64, n: int) -> Int64:
     """Exact integer sums per key 0..n-1.
 
-    bincount is far faster than add.at but sums in float64: the values go in as two halves, each of
-    which stays exact. A block at a time, as it copies what it is given.
+    bincount is far faster than add.at but sums in float64: values so large that a sum may not be
+    exact go in as two halves. A block at a time, as it copies what it is given.
     """
     total = np.zeros(n, np.int64)
     for first in range(0, len(key), _BLOCK):
         keys, block = key[first : first + _BLOCK], values[first : first + _BLOCK]
+        if -_EXACT < int(block.min()) and int(block.max()) < _EXACT:
+            total += np.bincount(keys, block, n).astype(np.int64)
+            continue
         total += np.bincount(keys, block & 0xFFFFF, n).astype(np.int64)
         total += np.bincount(keys, block >> 20, n).astype(np.int64) << 20
     return total
