@@ -148,7 +148,8 @@ def _tiles(gaps: Intervals, block: _Block, start: Int64) -> tuple[Int64, Int64]:
     """Starts and ends of a block's pieces that begin at these times, as they tile their gaps."""
     mine = slice(block.first_gap, block.first_gap + len(block.per_gap))
     behind = np.cumsum(block.per_gap, dtype=np.intp)
-    start, end = start.copy(), np.append(start[1:], 0)
+    start, end = start.copy(), np.empty_like(start)
+    end[:-1] = start[1:]
     some = block.per_gap > 0
     start[(behind - block.per_gap)[some]] = gaps.start[mine][some]
     end[behind[some] - 1] = gaps.end[mine][some]
@@ -183,9 +184,10 @@ class Pieces:
         """
         if len(parts) == 0:
             return
-        gap = np.searchsorted(self.gaps.start, parts.start, "right") - 1
-        first = int(gap[0])
-        count = np.bincount(gap - first)
+        low, high = np.searchsorted(self.gaps.start, parts.start[[0, -1]], "right")
+        first = max(int(low) - 1, 0)
+        begins = np.searchsorted(parts.start, self.gaps.start[first:high])
+        count = np.diff(begins, append=len(parts))
         narrow = count.astype(np.min_scalar_type(int(count.max())))
         block = _Block(first, narrow, {name: _packed(getattr(parts, name)) for name in _KEPT})
         start, end = _tiles(self.gaps, block, parts.start)

@@ -169,12 +169,17 @@ def call_sites(host: Host, calls: Int32) -> list[Site | None]:
     return sites
 
 
-def places(parts: Parts) -> Int32:
-    """The place of each piece as a number: its user frame, else its outermost framework op.
+def places(parts: Parts, rows: NDArray[np.intp] | slice = slice(None)) -> Int32:
+    """The places of pieces as numbers: the user frame of each, else its outermost framework op.
 
     A frame's code doubled, an op's doubled and one more; below 0 for neither.
+
+    Args:
+        parts: the pieces.
+        rows: those asked for; by default all.
     """
-    return np.where(parts.site != NONE, parts.site * 2, parts.op * 2 + 1).astype(np.int32)
+    site, op = parts.site[rows], parts.op[rows]
+    return np.where(site != NONE, site * 2, op * 2 + 1).astype(np.int32)
 
 
 def site_of_place(trace: Trace, place: int) -> Site | None:
