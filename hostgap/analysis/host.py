@@ -40,7 +40,8 @@ class HostThread:
 
     def events_of(self, call: NDArray[np.signedinteger]) -> NDArray[np.intp]:
         """The events of n API calls of this thread (rows of api_calls); -1 for one of no length."""
-        return self.event_of_call[call].astype(np.intp)
+        event: NDArray[np.intp] = self.event_of_call[call].astype(np.intp)
+        return event
 
 
 @dataclass(frozen=True, slots=True)

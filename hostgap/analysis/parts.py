@@ -235,7 +235,7 @@ def sum_by(key: NDArray[np.signedinteger], values: Int64, n: int) -> Int64:
     total = np.zeros(n, np.int64)
     for first in range(0, len(key), _BLOCK):
         keys, block = key[first : first + _BLOCK], values[first : first + _BLOCK]
-        if -_EXACT < int(block.min()) and int(block.max()) < _EXACT:
+        if int(block.min()) > -_EXACT and int(block.max()) < _EXACT:
             total += np.bincount(keys, block, n).astype(np.int64)
             continue
         total += np.bincount(keys, block & 0xFFFFF, n).astype(np.int64)
