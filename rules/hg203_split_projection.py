@@ -125,7 +125,7 @@ def _gates(sequence: KernelSequence) -> Iterator[tuple[str, list[int]]]:
     while match := _GATE.search(sequence.letters, at):
         low, high = match.span()
         fits = sequence.does(match.start(1), _ACTIVATION) and sequence.does(high - 1, _PRODUCT)
-        if fits and sequence.together(low, high, sequence.module):
+        if fits and sequence.together(low, high, in_module=True):
             yield "projections, gate and up", [low, low + match[0].rindex("G")]
             at = high
         else:

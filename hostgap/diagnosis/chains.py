@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,21 +90,21 @@ class KernelSequence:
 
     def _letters(self) -> str:
         trace = self._context.trace
-        letter = np.full(len(trace.names), "o", "<U1")
+        letter = np.full(len(trace.names), b"o")
         for code in distinct_codes(self.name).tolist():
-            letter[code] = _letter(trace.names[code])
+            letter[code] = _letter(trace.names[code]).encode()
         letters = letter[self.name]
         gpu = trace.gpu_ops
         kind = gpu.kind[self.op]
-        letters[(kind != GpuKind.KERNEL) & (kind != GpuKind.GRAPH)] = "o"
-        letters[gpu.copy_kind[self.op] == CopyKind.D2D] = "C"
-        letters[kind == GpuKind.MEMSET] = "M"
-        gemm = np.flatnonzero(letters == "G")
+        letters[(kind != GpuKind.KERNEL) & (kind != GpuKind.GRAPH)] = b"o"
+        letters[gpu.copy_kind[self.op] == CopyKind.D2D] = b"C"
+        letters[kind == GpuKind.MEMSET] = b"M"
+        gemm = np.flatnonzero(letters == b"G")
         if len(gemm) and len(self.inner_op):
             with_op = self.inner_op[gemm] >= 0
-            letters[gemm[with_op & ~self.inside(gemm, *_LINEAR)]] = "B"
-        letters[self.graph] = "g"
-        return "".join(letters.tolist())
+            letters[gemm[with_op & ~self.inside(gemm, *_LINEAR)]] = b"B"
+        letters[self.graph] = b"g"
+        return letters.tobytes().decode("ascii")
 
     # --- what is around each op ---------------------------------------------------------------
 
@@ -227,10 +227,21 @@ class KernelSequence:
         code = np.frombuffer(self.letters.encode(), np.uint8)
         return np.isin(code, np.frombuffer(letters.encode(), np.uint8))
 
-    def together(self, low: int, high: int, group: Int32 | None = None) -> bool:
-        """Whether ops low to high (exclusive) share thread, stream, step, and a region."""
-        columns = (self.lane, self.step) if group is None else (self.lane, self.step, group)
-        return all(bool((c[low:high] == c[low]).all()) for c in columns)
+    def together(self, low: int, high: int, *, in_module: bool = False) -> bool:
+        """Whether ops low to high (exclusive) share thread, stream, step, and a module."""
+        begins = self._begins_in_module if in_module else self._begins
+        first, last = np.searchsorted(begins, (low, high - 1), "right").tolist()
+        return bool(first == last)
+
+    @cached_property
+    def _begins(self) -> NDArray[np.intp]:
+        """The ops that differ from the one before in thread, stream or step."""
+        return np.flatnonzero(_changes(self.lane, self.step))
+
+    @cached_property
+    def _begins_in_module(self) -> NDArray[np.intp]:
+        """The ops that differ from the one before in thread, stream, step or module."""
+        return np.flatnonzero(_changes(self.lane, self.step, self.module))
 
     @cached_property
     def attentions(self) -> list[Attention]:
@@ -244,7 +255,7 @@ class KernelSequence:
             at = high
             # a linear layer, softmax, a linear layer: a classifier or a router, not attention
             linear = match[1] == "G" and self.inner_op[low] >= 0
-            if linear or not self.together(low, high, self.module):
+            if linear or not self.together(low, high, in_module=True):
                 at = low + 1
                 continue
             first = low + 1
@@ -273,14 +284,7 @@ class KernelSequence:
         n = len(self.op)
         if n == 0:
             return np.zeros((0, 2), np.intp)
-        new = np.ones(n, np.bool_)
-        new[1:] = (
-            (self.lane[1:] != self.lane[:-1])
-            | (self.step[1:] != self.step[:-1])
-            | (group[1:] != group[:-1])
-            | (member[1:] != member[:-1])
-        )
-        low = np.flatnonzero(new)
+        low = np.flatnonzero(_changes(self.lane, self.step, group, member))
         high = np.append(low[1:], n)
         keep = member[low] & (high - low >= least)
         return np.stack((low[keep], high[keep]), axis=1)
@@ -359,6 +363,15 @@ class KernelSequence:
             return ""
         names = [name if len(name) <= LONG else name[: LONG - 3] + "..." for name in names]
         return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _changes(first: NDArray[Any], *others: NDArray[Any]) -> Bool:
+    """Per row: does it differ from the one before in any of these columns? The first row does."""
+    new = np.ones(len(first), np.bool_)
+    new[1:] = first[1:] != first[:-1]
+    for column in others:
+        new[1:] |= column[1:] != column[:-1]
+    return new
 
 
 def _neighbours(first: int, softmax: int) -> NDArray[np.intp]:
