@@ -61,7 +61,7 @@ class TinyCopies(Rule):
         """A match per place and direction."""
         sequence, gpu = context.sequence, context.trace.gpu_ops
         size, kind = gpu.bytes[sequence.op], gpu.copy_kind[sequence.op]
-        tiny = np.where(size >= 0, size <= options.most_bytes, sequence.length <= TINY_NS)
+        tiny = np.where(size >= 0, size <= options.most_bytes, sequence.length() <= TINY_NS)
         for direction, word in ((CopyKind.D2D, "on the device"), (CopyKind.H2D, "to the device")):
             rows = np.flatnonzero((kind == direction) & tiny & ~sequence.graph)
             for site, calls in context.by_site(np.unique(sequence.call[rows])):
@@ -73,7 +73,7 @@ class TinyCopies(Rule):
                 _, first, which = np.unique(
                     sequence.step[mine], return_index=True, return_inverse=True
                 )
-                total = np.bincount(which, sequence.length[mine]).astype(np.int64)
+                total = np.bincount(which, sequence.length(mine)).astype(np.int64)
                 length = dict(zip(mine[first].tolist(), total.tolist(), strict=True))
                 yield Match(
                     calls=calls,

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.intervals import Intervals, cut
+from hostgap.trace.columns import distinct
 from hostgap.trace.model import Int8, Int32, Int64
 
 NONE = -1
 _BLOCK = 1 << 18
+_BYTE = np.iinfo(np.uint8).max
+_CODES = 1 << 16  # codes of names lie this close together, rows and times do not
 _EXACT = 2**53 // _BLOCK  # so many values of this size, 34 s, add up exactly as floats
 
 
@@ -67,19 +70,25 @@ class Parts:
 
 
 class _Packed(NamedTuple):
-    """A column of integers as what it is above the least of them, in the smallest type for that."""
+    """A column of integers as what it is above the least of them, in the smallest type for that;
+    or, where that takes more than a byte and there are few, as which of its values it is."""
 
     least: int
     above: NDArray[Any]
     dtype: np.dtype[Any]
+    values: NDArray[Any] | None = None
 
     def column(self) -> NDArray[Any]:
         """The column as it was, not to be written to."""
         least = self.dtype.type(self.least)
         if self.above.strides == (0,):
             return np.broadcast_to(least, len(self.above))
-        column = self.above.astype(self.dtype)
-        column += least
+        column: NDArray[Any]
+        if self.values is not None:
+            column = self.values[self.above]
+        else:
+            column = self.above.astype(self.dtype)
+            column += least
         return column
 
 
@@ -87,6 +96,10 @@ def _packed(column: NDArray[Any]) -> _Packed:
     least, most = int(column.min()), int(column.max())
     if least == most:
         return _Packed(least, np.broadcast_to(np.uint8(0), len(column)), column.dtype)
+    if _BYTE < most - least < _CODES:
+        values, which = distinct(column)
+        if len(values) <= _BYTE + 1:
+            return _Packed(0, which.astype(np.uint8), column.dtype, values.astype(column.dtype))
     above = column - column.dtype.type(least)
     return _Packed(least, above.astype(np.min_scalar_type(most - least)), column.dtype)
 
@@ -97,6 +110,7 @@ class _Block(NamedTuple):
     first_gap: int
     per_gap: NDArray[Any]  # how many pieces each has
     columns: dict[str, _Packed]  # all but the gap and the end
+    first_row: Int32  # per table, from NONE on: its least row; rows are kept as above that
 
 
 _UNPACKED = 1 << 19  # pieces that are kept as they were as well, once asked for: 22 MB
@@ -136,12 +150,22 @@ class _BlockParts(Parts):
             per_gap = self._block.per_gap
             number = np.arange(len(per_gap), dtype=np.int32) + np.int32(self._block.first_gap)
             column = np.repeat(number, per_gap)
+        elif name == "row":
+            column = self._block.columns[name].column() + self._block.first_row[self.table - NONE]
         elif name in _KEPT:
             column = self._block.columns[name].column()
         else:
             raise AttributeError(name)
         object.__setattr__(self, name, column)
         return column
+
+
+def _first_rows(parts: Parts) -> Int32:
+    """Per table, from NONE on: the least row of pieces that lie under one of its events."""
+    tables = parts.table - NONE
+    first = np.full(int(tables.max()) + 1, np.iinfo(np.int32).max, np.int32)
+    np.minimum.at(first, tables, parts.row)
+    return first
 
 
 def _tiles(gaps: Intervals, block: _Block, start: Int64) -> tuple[Int64, Int64]:
@@ -189,7 +213,11 @@ class Pieces:
         begins = np.searchsorted(parts.start, self.gaps.start[first:high])
         count = np.diff(begins, append=len(parts))
         narrow = count.astype(np.min_scalar_type(int(count.max())))
-        block = _Block(first, narrow, {name: _packed(getattr(parts, name)) for name in _KEPT})
+        first_row = _first_rows(parts)
+        columns = {name: getattr(parts, name) for name in _KEPT}
+        columns["row"] = parts.row - first_row[parts.table - NONE]
+        packed = {name: _packed(column) for name, column in columns.items()}
+        block = _Block(first, narrow, packed, first_row)
         start, end = _tiles(self.gaps, block, parts.start)
         if not (np.array_equal(start, parts.start) and np.array_equal(end, parts.end)):
             missing = int((end - start).sum()) - int(parts.length.sum())

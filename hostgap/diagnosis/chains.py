@@ -70,7 +70,6 @@ class KernelSequence:
         op: rows of gpu_ops.
         call: rows of api_calls.
         name: codes in Trace.names.
-        length: ns.
         step: the step each belongs to.
         letters: a letter each, see the head of this file.
         lane: a number per thread and stream; patterns do not cross from one to another.
@@ -83,10 +82,15 @@ class KernelSequence:
         self.op, self.call, self.step = launched.op, launched.call, launched.step
         self.graph = launched.graph
         self.name = gpu.name[self.op]
-        self.length = gpu.end[self.op] - gpu.start[self.op]
         lane = api.thread[self.call].astype(np.int64) * (len(context.trace.streams) + 1)
-        self.lane = distinct(lane + gpu.stream[self.op])[1].astype(np.int32)
+        number = distinct(lane + gpu.stream[self.op])[1]
+        self.lane = number.astype(np.min_scalar_type(int(number.max(initial=0))))
         self.letters = self._letters()
+
+    def length(self, at: NDArray[np.intp] | list[int] | slice = slice(None)) -> Int64:
+        """How long ops at these positions take, ns; by default all."""
+        gpu, op = self._context.trace.gpu_ops, self.op[at]
+        return gpu.end[op] - gpu.start[op]
 
     def _letters(self) -> str:
         trace = self._context.trace
@@ -323,9 +327,9 @@ class KernelSequence:
         gone[self.call[drop]] = True
         gone[self.call[kept]] = False  # a call that also launches what remains, remains
         calls = np.flatnonzero(gone).astype(np.int64)
-        changed = {
-            int(self.op[at]): ns for at, ns in (length or {}).items() if ns != self.length[at]
-        }
+        at = list(length or {})
+        before = dict(zip(at, self.length(at).tolist(), strict=True)) if at else {}
+        changed = {int(self.op[at]): ns for at, ns in (length or {}).items() if ns != before[at]}
         return Edit(cut=self.own_spans(calls), drop=np.sort(self.op[drop]), length=changed)
 
     def own_spans(self, calls: Int64) -> Intervals:
