@@ -46,6 +46,7 @@ def union(start: Int64, end: Int64) -> Intervals:
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
+    del end
     first = np.concatenate(([True], start[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
     return Intervals(start[first], reach[last])

@@ -46,6 +46,7 @@ _LINEAR = ("aten::linear", "aten::addmm", "aten::_addmm_activation")
 _LEAF = re.compile(r"nn\.Module: \w*(?:Linear|Dense|Conv|Proj)\w*$")
 # GEMM, at most a dozen ops that scale and mask, softmax, a cast or dropout, GEMM
 _ATTENTION = re.compile(r"([BG])K?[PCRo]{0,12}S[PC]{0,4}M?\1K?")
+_ALL = slice(None)
 LONG = 24  # letters of an op's name in a title
 _BEFORE_SOFTMAX = 3  # of them at most: scale, mask, cast; what else stands there makes the mask
 
@@ -87,7 +88,7 @@ class KernelSequence:
         self.lane = number.astype(np.min_scalar_type(int(number.max(initial=0))))
         self.letters = self._letters()
 
-    def length(self, at: NDArray[np.intp] | list[int] | slice = slice(None)) -> Int64:
+    def length(self, at: NDArray[np.intp] | list[int] | slice = _ALL) -> Int64:
         """How long ops at these positions take, ns; by default all."""
         gpu, op = self._context.trace.gpu_ops, self.op[at]
         return gpu.end[op] - gpu.start[op]
@@ -113,17 +114,17 @@ class KernelSequence:
     # --- what is around each op ---------------------------------------------------------------
 
     def _innermost(
-        self, at: NDArray[np.intp], picks: Callable[[HostThread], Bool]
-    ) -> NDArray[np.intp]:
+        self, picks: Callable[[HostThread], Bool], at: NDArray[np.intp] | slice = _ALL
+    ) -> Int32:
         """Per op at these positions: the innermost picked event around its call, -1 for none."""
         call = self.call[at]  # those of one call stand together
-        first = np.diff(call, prepend=-1) != 0
-        which: NDArray[np.intp] = np.cumsum(first) - 1
-        return self._around(call[first], picks)[which]
+        first = np.flatnonzero(_changes(call))
+        found = self._around(call[first], picks)
+        return np.repeat(found, np.diff(first, append=len(call)))
 
-    def _around(self, call: Int32, picks: Callable[[HostThread], Bool]) -> NDArray[np.intp]:
+    def _around(self, call: Int32, picks: Callable[[HostThread], Bool]) -> Int32:
         """Per call: the innermost picked event around it, -1 for none."""
-        found = np.full(len(call), -1, np.intp)
+        found = np.full(len(call), -1, np.int32)
         threads = self._context.trace.api_calls.thread[call]
         for code in distinct_codes(threads).tolist():
             mine = np.flatnonzero(threads == code)
@@ -151,15 +152,10 @@ class KernelSequence:
     @cached_property
     def inner_op(self) -> NDArray[np.int32]:
         """Per op: name code of the innermost framework op around its call, -1 without one."""
-        everything = np.arange(len(self.op))
-        event = self._innermost(everything, lambda thread: thread.is_op)
-        return self._name_of(everything, event, self._context.trace.host_ops.name)
-
-    def _name_of(
-        self, at: NDArray[np.intp], event: NDArray[np.intp], names: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
-        found = np.full(len(at), -1, np.int32)
-        thread = self._context.trace.api_calls.thread[self.call[at]]
+        event = self._innermost(lambda thread: thread.is_op)
+        found = np.full(len(event), -1, np.int32)
+        thread = self._context.trace.api_calls.thread[self.call]
+        names = self._context.trace.host_ops.name
         for code in distinct_codes(thread[event >= 0]).tolist():
             mine = np.flatnonzero((thread == code) & (event >= 0))
             found[mine] = names[self._context.host[code].row[event[mine]]]
@@ -168,8 +164,7 @@ class KernelSequence:
     def inside(self, at: NDArray[np.intp], *ops: str) -> Bool:
         """Which ops at these positions are launched inside one of these framework ops."""
         wanted = np.array([name in ops for name in self._context.trace.names], np.bool_)
-        event = self._innermost(at, lambda thread: self._named(thread, OP, wanted))
-        return event >= 0
+        return self._innermost(lambda thread: self._named(thread, OP, wanted), at) >= 0
 
     def op_name(self, at: int) -> str:
         """The innermost framework op around one op, without its namespace; "" without one."""
@@ -207,8 +202,7 @@ class KernelSequence:
             return number[site]
         users = np.zeros(len(trace.names), np.bool_)
         users[site[site >= 0]] = True
-        everything = np.arange(len(self.op))
-        return self._innermost(everything, lambda t: self._named(t, FRAME, users)).astype(np.int32)
+        return self._innermost(lambda thread: self._named(thread, FRAME, users))
 
     @cached_property
     def module(self) -> Int32:
@@ -220,9 +214,8 @@ class KernelSequence:
         )
         if not wanted.any():
             return self.region
-        everything = np.arange(len(self.op))
-        event = self._innermost(everything, lambda t: self._named(t, FRAME, wanted))
-        return np.where(event >= 0, event, self.region).astype(np.int32)
+        event = self._innermost(lambda thread: self._named(thread, FRAME, wanted))
+        return np.where(event >= 0, event, self.region)
 
     # --- patterns -----------------------------------------------------------------------------
 
