@@ -24,7 +24,7 @@ from hostgap.analysis.intervals import Intervals, covers, cut, edges, overlap, u
 from hostgap.analysis.nesting import when
 from hostgap.analysis.parts import NONE, Parts, bare, in_order, sum_by, together
 from hostgap.analysis.syncs import blocking_calls, capture_spans, download_syncs
-from hostgap.analysis.timeline import Lane, collectives
+from hostgap.analysis.timeline import collectives
 from hostgap.trace.columns import distinct_codes
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int32, Int64, Role, Trace
 
@@ -121,18 +121,18 @@ class Attribution:
             spans[thread] = union(self._call_start[begin], until)
         return spans
 
-    def attribute(self, lane: Lane, gaps: Intervals, low: int, high: int) -> Iterator[Parts]:
-        """Causes of the gaps of a device's lane, a block of gaps at a time.
+    def attribute(self, ops: Int32, gaps: Intervals, low: int, high: int) -> Iterator[Parts]:
+        """Causes of the gaps between a device's ops, a block of gaps at a time.
 
         Args:
-            lane: the ops the gaps lie between.
+            ops: rows of gpu_ops, in order of start.
             gaps: merged; what `lane.gaps()` gives.
             low, high: which of them matter; of others there may be no pieces.
 
         Yields:
             Pieces whose lengths add up to each gap exactly, in order of start.
         """
-        next_op = self._next_op(lane, gaps)
+        next_op = self._next_op(ops, gaps)
         call = np.full(len(next_op), NONE, np.int32)
         call[next_op >= 0] = self.trace.gpu_ops.call[next_op[next_op >= 0]]
         internal = self._graph_internal(gaps, call)
@@ -181,13 +181,13 @@ class Attribution:
 
     # --- which op, which call ----------------------------------------------------------------
 
-    def _next_op(self, lane: Lane, gaps: Intervals) -> Int32:
+    def _next_op(self, rows: Int32, gaps: Intervals) -> Int32:
         """Row of gpu_ops that ended each gap, -1 where none did.
 
         A copy on a side stream or a collective that happens to come first says nothing about why
         the device had no work: then it is the compute stream's next kernel.
         """
-        gpu, rows = self.trace.gpu_ops, lane.rows
+        gpu = self.trace.gpu_ops
         start = gpu.start[rows]
         at = np.searchsorted(start, gaps.end, "left")
         exists = at < len(rows)

@@ -118,7 +118,7 @@ class KernelSequence:
     ) -> Int32:
         """Per op at these positions: the innermost picked event around its call, -1 for none."""
         call = self.call[at]  # those of one call stand together
-        first = np.flatnonzero(_changes(call))
+        first = np.flatnonzero(changes(call))
         found = self._around(call[first], picks)
         return np.repeat(found, np.diff(first, append=len(call)))
 
@@ -233,12 +233,12 @@ class KernelSequence:
     @cached_property
     def _begins(self) -> NDArray[np.intp]:
         """The ops that differ from the one before in thread, stream or step."""
-        return np.flatnonzero(_changes(self.lane, self.step))
+        return np.flatnonzero(changes(self.lane, self.step))
 
     @cached_property
     def _begins_in_module(self) -> NDArray[np.intp]:
         """The ops that differ from the one before in thread, stream, step or module."""
-        return np.flatnonzero(_changes(self.lane, self.step, self.module))
+        return np.flatnonzero(changes(self.lane, self.step, self.module))
 
     @cached_property
     def attentions(self) -> list[Attention]:
@@ -281,7 +281,7 @@ class KernelSequence:
         n = len(self.op)
         if n == 0:
             return np.zeros((0, 2), np.intp)
-        low = np.flatnonzero(_changes(self.lane, self.step, group, member))
+        low = np.flatnonzero(changes(self.lane, self.step, group, member))
         high = np.append(low[1:], n)
         keep = member[low] & (high - low >= least)
         return np.stack((low[keep], high[keep]), axis=1)
@@ -362,7 +362,7 @@ class KernelSequence:
         return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _changes(first: NDArray[Any], *others: NDArray[Any]) -> Bool:
+def changes(first: NDArray[Any], *others: NDArray[Any]) -> Bool:
     """Per row: does it differ from the one before in any of these columns? The first row does."""
     new = np.ones(len(first), np.bool_)
     new[1:] = first[1:] != first[:-1]
