@@ -113,7 +113,7 @@ class _Block(NamedTuple):
     first_row: Int32  # per table, from NONE on: its least row; rows are kept as above that
 
 
-_UNPACKED = 1 << 19  # pieces that are kept as they were as well, once asked for: 22 MB
+_UNPACKED = 1_250_000  # pieces up to which they stay as they are, for every rule walks over them
 _KEPT = [column.name for column in fields(Parts) if column.name not in ("gap", "end")]
 
 
@@ -142,7 +142,8 @@ class _BlockParts(Parts):
     def __getattr__(self, name: str) -> NDArray[Any]:
         """A column that is not there yet."""
         if name in ("start", "end"):
-            start, end = _tiles(self._gaps, self._block, self._block.columns["start"].column())
+            first_gap, per_gap, columns, _ = self._block
+            start, end = _tiles(self._gaps, first_gap, per_gap, columns["start"].column())
             object.__setattr__(self, "start", start)
             object.__setattr__(self, "end", end)
             return start if name == "start" else end
@@ -160,22 +161,33 @@ class _BlockParts(Parts):
         return column
 
 
-def _first_rows(parts: Parts) -> Int32:
-    """Per table, from NONE on: the least row of pieces that lie under one of its events."""
+def _block(parts: Parts) -> _Block:
+    """Pieces of consecutive gaps, packed."""
+    first_gap = int(parts.gap[0])
+    per_gap = np.bincount(parts.gap - first_gap)
     tables = parts.table - NONE
-    first = np.full(int(tables.max()) + 1, np.iinfo(np.int32).max, np.int32)
-    np.minimum.at(first, tables, parts.row)
-    return first
+    first_row = np.full(int(tables.max()) + 1, np.iinfo(np.int32).max, np.int32)
+    np.minimum.at(first_row, tables, parts.row)
+    columns = {name: getattr(parts, name) for name in _KEPT}
+    columns["row"] = parts.row - first_row[tables]
+    return _Block(
+        first_gap,
+        per_gap.astype(np.min_scalar_type(int(per_gap.max()))),
+        {name: _packed(column) for name, column in columns.items()},
+        first_row,
+    )
 
 
-def _tiles(gaps: Intervals, block: _Block, start: Int64) -> tuple[Int64, Int64]:
-    """Starts and ends of a block's pieces that begin at these times, as they tile their gaps."""
-    mine = slice(block.first_gap, block.first_gap + len(block.per_gap))
-    behind = np.cumsum(block.per_gap, dtype=np.intp)
+def _tiles(
+    gaps: Intervals, first_gap: int, per_gap: NDArray[Any], start: Int64
+) -> tuple[Int64, Int64]:
+    """Starts and ends of pieces that begin at these times, as they tile their gaps."""
+    mine = slice(first_gap, first_gap + len(per_gap))
+    behind = np.cumsum(per_gap, dtype=np.intp)
     start, end = start.copy(), np.empty_like(start)
     end[:-1] = start[1:]
-    some = block.per_gap > 0
-    start[(behind - block.per_gap)[some]] = gaps.start[mine][some]
+    some = per_gap > 0
+    start[(behind - per_gap)[some]] = gaps.start[mine][some]
     end[behind[some] - 1] = gaps.end[mine][some]
     return start, end
 
@@ -183,8 +195,8 @@ def _tiles(gaps: Intervals, block: _Block, start: Int64) -> tuple[Int64, Int64]:
 class Pieces:
     """The pieces of all gaps of a device's window: blocks of `Parts`, in order of start.
 
-    A long trace has more of them than anything else. Within a block most columns span little, and
-    are kept in a third of the memory that they would take as one table.
+    A long trace has more of them than anything else. Where there are many they are packed: within a
+    block most columns span little, and take a quarter of the memory.
 
     Args:
         gaps: of the window.
@@ -192,8 +204,8 @@ class Pieces:
 
     def __init__(self, gaps: Intervals) -> None:
         self.gaps = gaps
-        self._blocks: list[_Block] = []
-        self._unpacked: list[Parts] | None = None
+        self._parts: list[Parts] = []  # all of them, or
+        self._blocks: list[_Block] = []  # all of them
         self._length = 0
         self._ns = np.zeros(len(Cause), np.int64)
 
@@ -211,38 +223,30 @@ class Pieces:
         low, high = np.searchsorted(self.gaps.start, parts.start[[0, -1]], "right")
         first = max(int(low) - 1, 0)
         begins = np.searchsorted(parts.start, self.gaps.start[first:high])
-        count = np.diff(begins, append=len(parts))
-        narrow = count.astype(np.min_scalar_type(int(count.max())))
-        first_row = _first_rows(parts)
-        columns = {name: getattr(parts, name) for name in _KEPT}
-        columns["row"] = parts.row - first_row[parts.table - NONE]
-        packed = {name: _packed(column) for name, column in columns.items()}
-        block = _Block(first, narrow, packed, first_row)
-        start, end = _tiles(self.gaps, block, parts.start)
+        per_gap = np.diff(begins, append=len(parts))
+        start, end = _tiles(self.gaps, first, per_gap, parts.start)
         if not (np.array_equal(start, parts.start) and np.array_equal(end, parts.end)):
             missing = int((end - start).sum()) - int(parts.length.sum())
             raise AssertionError(f"idle time by cause misses the idle time by {missing} ns")
-        self._blocks.append(block)
-        self._unpacked = None
+        gap = np.repeat(np.arange(first, first + len(per_gap), dtype=np.int32), per_gap)
+        self._parts.append(replace(parts, gap=gap))
         self._length += len(parts)
         self._ns += sum_by(parts.cause, parts.length, len(Cause))
+        if self._length > _UNPACKED:
+            self._blocks += map(_block, self._parts)
+            self._parts.clear()
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[Parts]:
-        if self._length > _UNPACKED:
-            return map(self._parts, self._blocks)
-        if self._unpacked is None:  # every rule asks for them
-            self._unpacked = list(map(self._parts, self._blocks))
-        return iter(self._unpacked)
-
-    def _parts(self, block: _Block) -> Parts:
-        return _BlockParts.of(block, self.gaps)
+        if self._blocks:
+            return (_BlockParts.of(block, self.gaps) for block in self._blocks)
+        return iter(self._parts)
 
     def whole(self) -> Parts:
         """All in one table: 42 bytes each."""
-        return together(list(self)) if self._blocks else NO_PARTS
+        return together(list(self)) if self._length else NO_PARTS
 
     @property
     def total(self) -> int:
