@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +45,7 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[BinaryIO]:
             raise
         return
     name = os.fsencode(target.name)[:200].decode("utf-8", "ignore")  # the limit is on bytes
-    part = target.with_name(f".{name}.{secrets.token_hex(4)}.part")
+    part = target.with_name(f".{name}.{os.urandom(4).hex()}.part")
     try:  # from here on, so that no moment is left at which a signal leaves the file behind
         with _opened(part, path) as stream:
             yield stream

@@ -73,7 +73,7 @@ class PointwiseChain(Rule):
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """A match per place and chain; with many, per place."""
         sequence = context.sequence
-        short = sequence.length <= options.longest_us * 1_000
+        short = sequence.length() <= options.longest_us * 1_000
         member = sequence.among("PRSC") & short & ~sequence.in_attention
         runs = sequence.runs(member, sequence.region, options.min_kernels)
         runs = _kernels_at_ends(runs, ~sequence.among("C"), options.min_kernels)
@@ -136,7 +136,7 @@ def _fused(sequence: KernelSequence, table: NDArray[np.intp]) -> Edit:
         reduced = reduced or letter in "RS"
         if not heads or again or i - heads[-1] >= MOST_FUSED:
             heads.append(i)
-    longest = np.maximum.reduceat(sequence.length[table], heads, axis=1)
+    longest = np.maximum.reduceat(sequence.length(table), heads, axis=1)
     kept = table[:, heads]
     length = dict(zip(kept.ravel().tolist(), longest.ravel().tolist(), strict=True))
     return sequence.edit(np.delete(table, heads, axis=1).ravel(), length)

@@ -77,17 +77,17 @@ def _match(
     sequence: KernelSequence, form: str, groups: list[list[int]], site: Site | None
 ) -> Match:
     """Each group's products become one, as long as they are together."""
-    length, drop = {}, []
-    for gemms in groups:
-        parts = [at for gemm in gemms for at in _parts(sequence.letters, gemm)]
-        length[gemms[0]] = int(sequence.length[parts].sum())
-        drop += parts[1:]
+    parts = [[at for gemm in gemms for at in _parts(sequence.letters, gemm)] for gemms in groups]
+    every = np.array([at for part in parts for at in part], np.intp)
+    first = np.cumsum([len(part) for part in parts]) - [len(part) for part in parts]
+    total = np.add.reduceat(sequence.length(every), first)
+    length = dict(zip(every[first].tolist(), total.tolist(), strict=True))
     calls = sequence.call[[at for gemms in groups for at in gemms]].astype(np.int64)
     sizes = sorted({len(gemms) for gemms in groups})
     number = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
     return Match(
         calls=calls,
-        edit=sequence.edit(np.array(drop, np.intp), length),
+        edit=sequence.edit(np.delete(every, first), length),
         site=site,
         count=len(groups),
         title=f"{number} {form}, likely of the same input",
@@ -125,7 +125,7 @@ def _gates(sequence: KernelSequence) -> Iterator[tuple[str, list[int]]]:
     while match := _GATE.search(sequence.letters, at):
         low, high = match.span()
         fits = sequence.does(match.start(1), _ACTIVATION) and sequence.does(high - 1, _PRODUCT)
-        if fits and sequence.together(low, high, sequence.module):
+        if fits and sequence.together(low, high, in_module=True):
             yield "projections, gate and up", [low, low + match[0].rindex("G")]
             at = high
         else:

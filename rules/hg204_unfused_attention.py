@@ -69,12 +69,13 @@ class UnfusedAttention(Rule):
 def _match(
     sequence: KernelSequence, attentions: list[Attention], site: Site | None, *, fallback: bool
 ) -> Match:
-    length = sequence.length
-    drop, kept, calls = [], {}, []
+    gemms = np.array([attention.gemms for attention in attentions])
+    joint = sequence.length(gemms[:, 0]) + sequence.length(gemms[:, 1])
+    kept = dict(zip(gemms[:, 0].tolist(), joint.tolist(), strict=True))
+    drop, calls = [], []
     for attention in attentions:
         first, second = attention.gemms
         gone = [*attention.inner.tolist(), second]
-        kept[first] = int(length[first] + length[second])
         drop += gone
         calls += [first, *gone]
     kernels = len(attentions[0].inner) + 2

@@ -62,7 +62,7 @@ class UnfusedEpilogue(Rule):
         }
         for site, calls in context.by_site(np.array(list(found), np.int64)):
             add = np.array([found[call] for call in calls.tolist()], np.intp)
-            longest = np.maximum(sequence.length[add], sequence.length[add + 1])
+            longest = np.maximum(sequence.length(add), sequence.length(add + 1))
             length = dict(zip(add.tolist(), longest.tolist(), strict=True))
             yield Match(
                 calls=np.sort(sequence.call[np.concatenate((add, add + 1))]),

@@ -60,10 +60,12 @@ class TinyCopies(Rule):
     def find(self, context: Context, options: Options) -> Iterator[Match]:
         """A match per place and direction."""
         sequence, gpu = context.sequence, context.trace.gpu_ops
-        size, kind = gpu.bytes[sequence.op], gpu.copy_kind[sequence.op]
-        tiny = np.where(size >= 0, size <= options.most_bytes, sequence.length <= TINY_NS)
+        kind = gpu.copy_kind[sequence.op]
+        copies = np.flatnonzero((kind != CopyKind.NONE) & ~sequence.graph)
+        size = gpu.bytes[sequence.op[copies]]
+        tiny = np.where(size >= 0, size <= options.most_bytes, sequence.length(copies) <= TINY_NS)
         for direction, word in ((CopyKind.D2D, "on the device"), (CopyKind.H2D, "to the device")):
-            rows = np.flatnonzero((kind == direction) & tiny & ~sequence.graph)
+            rows = copies[(kind[copies] == direction) & tiny]
             for site, calls in context.by_site(np.unique(sequence.call[rows])):
                 mine = rows[np.isin(sequence.call[rows], calls)]
                 each = len(mine) / context.steps
@@ -73,7 +75,7 @@ class TinyCopies(Rule):
                 _, first, which = np.unique(
                     sequence.step[mine], return_index=True, return_inverse=True
                 )
-                total = np.bincount(which, sequence.length[mine]).astype(np.int64)
+                total = np.bincount(which, sequence.length(mine)).astype(np.int64)
                 length = dict(zip(mine[first].tolist(), total.tolist(), strict=True))
                 yield Match(
                     calls=calls,

@@ -35,10 +35,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostgap.diagnosis import rule as base
-from hostgap.diagnosis.chains import KernelSequence
+from hostgap.diagnosis.chains import KernelSequence, changes
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Rule
-from hostgap.trace.model import Int64
+from hostgap.trace.columns import distinct_codes
+from hostgap.trace.model import Bool, Int32
 
 LONGEST = 128  # kernels of a chain
 
@@ -65,22 +66,23 @@ class RepeatedChain(Rule):
         sequence = context.sequence
         collective = context.collective[sequence.op]
         # what no chain may hold, and where none may cross, gets a number of its own
-        name = sequence.name.astype(np.int64)
+        name = sequence.name.copy()
         name[sequence.graph | collective] = -1
-        cut = np.ones(len(name) + 1, np.bool_)
-        cut[1:-1] = (np.diff(sequence.lane) != 0) | (np.diff(sequence.step) != 0)
-        room = _room(cut[1:], name < 0)
+        last = np.ones(len(name), np.bool_)
+        last[:-1] = changes(sequence.lane, sequence.step)[1:]
+        room = _room(last, name < 0)
         found = []
-        for code in np.unique(name[name >= 0]).tolist():
+        for code in distinct_codes(name[name >= 0]).tolist():
             at = np.flatnonzero(name == code)
             if len(at) >= 2 * context.steps:
-                found.append(_chain(name, room, at))
-        found.sort(key=lambda chain: -(chain.shape[1] - 1) * chain.shape[0])
+                found.append((at, _size(name, room, at)))
+        found.sort(key=lambda chain: -(chain[1] - 1) * len(chain[0]))
         used = np.zeros(len(name), np.bool_)
         listed = 0
-        for chain in found:
-            if listed == options.most or chain.shape[1] < options.min_kernels:
+        for at, size in found:
+            if listed == options.most or size < options.min_kernels:
                 return
+            chain = at[:, None] + np.arange(size)  # a row per run
             if used[chain].any():
                 continue
             used[chain] = True
@@ -88,23 +90,23 @@ class RepeatedChain(Rule):
             yield _match(context, sequence, chain)
 
 
-def _room(last: NDArray[np.bool_], barred: NDArray[np.bool_]) -> Int64:
+def _room(last: Bool, barred: Bool) -> Int32:
     """Per op: how many ops, itself with them, follow up to the end of its step and lane."""
-    n = len(last)
-    stop = np.where(last, np.arange(n) + 1, n)
-    stop = np.where(barred, np.arange(n), stop)
-    stop = np.minimum.accumulate(stop[::-1])[::-1] if n else stop
-    return np.asarray(stop - np.arange(n))
+    index = np.arange(len(last), dtype=np.int32)
+    stop = np.where(last, index + 1, np.int32(len(last)))
+    stop[barred] = index[barred]
+    stop = np.minimum.accumulate(stop[::-1])[::-1]
+    return np.asarray(stop - index)
 
 
-def _chain(name: Int64, room: Int64, at: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The chain that begins with the kernel at these places, a row per run; it ends before that
+def _size(name: Int32, room: Int32, at: NDArray[np.intp]) -> int:
+    """How long the chain is that begins with the kernel at these places; it ends before that
     kernel comes again."""
     longest = min(LONGEST, int(room[at].min()), int(np.diff(at).min(initial=LONGEST)))
     size = 1
     while size < longest and (name[at + size] == name[at[0] + size]).all():
         size += 1
-    return at[:, None] + np.arange(size)
+    return size
 
 
 def _match(context: Context, sequence: KernelSequence, chain: NDArray[np.intp]) -> Match:

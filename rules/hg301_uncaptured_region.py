@@ -94,12 +94,14 @@ class UncapturedRegion(Rule):
         before, graphs = all_of_them.before[eager], all_of_them.graphs[eager]
         position = np.where(
             graphs == 0, 0, np.where(before == 0, 1, np.where(before == graphs, 3, 2))
-        )
+        ).astype(np.int8)
         groups: dict[tuple[int, Site | None], list[Int64]] = {}
         # which of the stretches of a step: those with as many graphs before them are alike
         key = position.astype(np.int64) << 32 | np.where(position == 3, 0, before)
         order = np.argsort(key, kind="stable")
-        for rows in np.split(eager[order], np.flatnonzero(np.diff(key[order])) + 1):
+        stretches = np.split(eager[order], np.flatnonzero(np.diff(key[order])) + 1)
+        del before, graphs, key, order  # matches take as much again
+        for rows in stretches:
             if len(rows):
                 where = int(position[np.searchsorted(eager, rows[0])])
                 site = context.region_site(all_of_them.call[rows])

@@ -44,7 +44,7 @@ from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import OP
 from hostgap.analysis.intervals import union
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.idle import event_names, event_site, events_under, named, outermost
+from hostgap.diagnosis.idle import at_or_under, event_names, event_site, named, outermost
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Int32, Int64
@@ -74,8 +74,9 @@ class GraphBreaks(Rule):
             thread, names = context.host[code], event_names(context, code)
             start, end, parent = thread.nested.start, thread.nested.end, thread.nested.parent
             is_op = thread.table == OP
-            inside = events_under(context, code, region)
-            nested = np.flatnonzero(is_op & region[names] & (parent >= 0))
+            is_region = region[names]
+            inside = at_or_under(thread.nested, is_region)
+            nested = np.flatnonzero(is_op & is_region & (parent >= 0))
             nested = nested[inside[parent[nested]] & context.in_steps(start[nested])]
             looked = start[is_op & lookup[names]]
             calls = start[is_op & entered[names]]

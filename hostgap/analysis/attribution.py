@@ -20,11 +20,11 @@ from hostgap.analysis import causes
 from hostgap.analysis.causes import Cause
 from hostgap.analysis.clock import Clock
 from hostgap.analysis.host import CALL, Host, sweep
-from hostgap.analysis.intervals import Intervals, clip, covers, edges, overlap, union
+from hostgap.analysis.intervals import Intervals, covers, cut, edges, overlap, union
 from hostgap.analysis.nesting import when
 from hostgap.analysis.parts import NONE, Parts, bare, in_order, sum_by, together
 from hostgap.analysis.syncs import blocking_calls, capture_spans, download_syncs
-from hostgap.analysis.timeline import Lane, collectives
+from hostgap.analysis.timeline import collectives
 from hostgap.trace.columns import distinct_codes
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int32, Int64, Role, Trace
 
@@ -32,6 +32,9 @@ BLOCK = 1 << 13  # gaps at once: on the way a piece takes several times the memo
 STALL_FACTOR = 10  # a gap this many times its graph's usual one waits for the submission
 STALL_FLOOR_NS = 2_000
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,9})")
+# What a thread that captures a graph seems to do.
+_CAPTURED = (Cause.LAUNCH_CALL, Cause.API_CALL, Cause.DISPATCH, Cause.PYTHON, Cause.UNTRACED)
+_NO_CUT = np.zeros(0, np.int64)
 IDLE = (Cause.UNTRACED, Cause.INPUT_WAIT)  # what a thread that waits for another shows
 
 
@@ -42,6 +45,14 @@ class _Blocking(NamedTuple):
     call: NDArray[np.intp]
     start: Int64
     lasting: NDArray[np.intp]
+
+
+class _Overlay(NamedTuple):
+    """A cause that a thread's time has in these spans (merged) instead of some others."""
+
+    spans: Intervals
+    cause: Cause
+    hides: tuple[Cause, ...]
 
 
 class Attribution:
@@ -110,18 +121,18 @@ class Attribution:
             spans[thread] = union(self._call_start[begin], until)
         return spans
 
-    def attribute(self, lane: Lane, gaps: Intervals, low: int, high: int) -> Iterator[Parts]:
-        """Causes of the gaps of a device's lane, a block of gaps at a time.
+    def attribute(self, ops: Int32, gaps: Intervals, low: int, high: int) -> Iterator[Parts]:
+        """Causes of the gaps between a device's ops, a block of gaps at a time.
 
         Args:
-            lane: the ops the gaps lie between.
+            ops: rows of gpu_ops, in order of start.
             gaps: merged; what `lane.gaps()` gives.
             low, high: which of them matter; of others there may be no pieces.
 
         Yields:
             Pieces whose lengths add up to each gap exactly, in order of start.
         """
-        next_op = self._next_op(lane, gaps)
+        next_op = self._next_op(ops, gaps)
         call = np.full(len(next_op), NONE, np.int32)
         call[next_op >= 0] = self.trace.gpu_ops.call[next_op[next_op >= 0]]
         internal = self._graph_internal(gaps, call)
@@ -170,13 +181,13 @@ class Attribution:
 
     # --- which op, which call ----------------------------------------------------------------
 
-    def _next_op(self, lane: Lane, gaps: Intervals) -> Int32:
+    def _next_op(self, rows: Int32, gaps: Intervals) -> Int32:
         """Row of gpu_ops that ended each gap, -1 where none did.
 
         A copy on a side stream or a collective that happens to come first says nothing about why
         the device had no work: then it is the compute stream's next kernel.
         """
-        gpu, rows = self.trace.gpu_ops, lane.rows
+        gpu = self.trace.gpu_ops
         start = gpu.start[rows]
         at = np.searchsorted(start, gaps.end, "left")
         exists = at < len(rows)
@@ -257,10 +268,19 @@ class Attribution:
         parts = []
         for code in np.unique(thread).tolist():
             mine = np.flatnonzero(thread == code)
-            windows = Intervals(start[mine], end[mine])
-            swept = self._sweep(code, gap[mine], windows)
-            swept = self._overlaid(self._handed_off(swept, code), code)
-            swept = self._with_shadows(swept, gap[mine], windows.start, code)
+            overlays = self._overlays(code)
+            # cut first, while there are few: then no piece is only in part under an overlay
+            cuts = [edges(overlay.spans) for overlay in overlays]
+            windows = cut(
+                Intervals(start[mine], end[mine]), np.sort(np.concatenate([_NO_CUT, *cuts]))
+            )
+            swept = self._sweep(
+                code, gap[mine][windows.interval], Intervals(windows.start, windows.end)
+            )
+            swept = self._handed_off(swept, code)
+            for overlay in overlays:
+                swept = _painted(swept, overlay)
+            swept = self._with_shadows(swept, gap[mine], start[mine], code)
             parts.append(self._named_python(swept))
         return parts
 
@@ -392,30 +412,24 @@ class Attribution:
         named = replace(pieces, cause=code)
         return together([parts.take(parts.cause != Cause.UNTRACED), named])
 
-    def _overlaid(self, parts: Parts, code: int) -> Parts:
-        """Causes that lie over whatever the thread seems to do.
+    def _overlays(self, code: int) -> list[_Overlay]:
+        """What lies over whatever a thread seems to do, in this order.
 
         While it captures, its launches and ops run nothing. The profiler's own work, and kernels
         being loaded, stop every thread of the process.
         """
         if code == NONE:
-            return parts
+            return []
+        found = []
         if code in self._capturing:
-            hidden = (
-                Cause.LAUNCH_CALL,
-                Cause.API_CALL,
-                Cause.DISPATCH,
-                Cause.PYTHON,
-                Cause.UNTRACED,
-            )
-            parts = _painted(parts, self._capturing[code], Cause.CAPTURE, hidden)
+            found.append(_Overlay(self._capturing[code], Cause.CAPTURE, _CAPTURED))
         if code in self._switching:
-            parts = _painted(parts, self._switching[code], Cause.PROFILER, tuple(Cause))
+            found.append(_Overlay(self._switching[code], Cause.PROFILER, tuple(Cause)))
         owner = self.trace.threads[code].process
         for (process, cause), stopped in self._overheads.items():
             if process == owner:
-                parts = _painted(parts, stopped, cause, tuple(Cause))
-        return parts
+                found.append(_Overlay(stopped, cause, tuple(Cause)))
+        return found
 
 
 def profiler_steps(trace: Trace, clock: Clock) -> dict[int, Intervals]:
@@ -442,15 +456,17 @@ def profiler_steps(trace: Trace, clock: Clock) -> dict[int, Intervals]:
     return spans
 
 
-def _painted(parts: Parts, merged: Intervals, cause: Cause, instead_of: tuple[Cause, ...]) -> Parts:
-    """The pieces cut at merged intervals, with `cause` inside them where they had one of others."""
-    if len(parts):
-        merged = clip(merged, int(parts.start.min()), int(parts.end.max()))
-    if len(merged.start) == 0:
+def _painted(parts: Parts, overlay: _Overlay) -> Parts:
+    """The pieces, with the overlay's cause inside it where they had one of those it hides.
+
+    Args:
+        parts: pieces that are cut at the overlay's edges.
+    """
+    inside = covers(overlay.spans, parts.start)
+    if not inside.any():
         return parts
-    pieces, _ = parts.cut(edges(merged))
-    inside = covers(merged, pieces.start) & np.isin(pieces.cause, instead_of)
-    return replace(pieces, cause=np.where(inside, cause, pieces.cause).astype(np.int8))
+    inside &= np.isin(parts.cause, overlay.hides)
+    return replace(parts, cause=np.where(inside, overlay.cause, parts.cause).astype(np.int8))
 
 
 def _gather(values: NDArray[np.signedinteger], index: Int32, known: Bool) -> Int64:

@@ -146,8 +146,15 @@ def examine(trace: Trace, options: Options | None = None) -> Analysis:
     attribution = Attribution(
         trace, clock, _stepping(trace, clock, steps), _step_thread(trace, steps)
     )
+    rows = {code: lane.rows for code, lane in lanes.items()}
+    gaps = {
+        code: lane.gaps(min(windows[code][0], lane.first), max(windows[code][1], lane.last))
+        for code, lane in lanes.items()
+    }
+    del lanes  # busy time takes as much memory as idle time, and is needed no more
     devices = {
-        code: _device(trace, attribution, lane, *windows[code]) for code, lane in lanes.items()
+        code: _device(trace, attribution, rows[code], gaps.pop(code), *windows[code])
+        for code in list(gaps)
     }
     for device in devices.values():
         integrity = integrity.plus(trust.check_pieces(device.pieces, device.high - device.low))
@@ -207,15 +214,13 @@ def _step_thread(trace: Trace, steps: Steps) -> int:
 
 
 def _device(
-    trace: Trace, attribution: Attribution, lane: Lane, low: int, high: int
+    trace: Trace, attribution: Attribution, rows: Int32, gaps: Intervals, low: int, high: int
 ) -> DeviceAnalysis:
-    """Attribute on the whole trace, then clip to the window, so that shadows keep their cause."""
-    gaps = lane.gaps(min(low, lane.first), max(high, lane.last))
+    """Attribute all gaps, then clip to the window, so that shadows keep their cause."""
     pieces = Pieces(clip(gaps, low, high))
-    for parts in attribution.attribute(lane, gaps, low, high):
+    for parts in attribution.attribute(rows, gaps, low, high):
         pieces.add(parts.clip(low, high))
     missing = pieces.gaps.total - pieces.total
     if missing:  # then nothing is printed at all
         raise AssertionError(f"idle time by cause misses the idle time by {missing} ns")
-    rows = lane.rows
     return DeviceAnalysis(rows, low, high, pieces, streams(trace.gpu_ops, rows))

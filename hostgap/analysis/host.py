@@ -36,15 +36,12 @@ class HostThread:
     table: Int8
     row: Int32
     is_op: Bool
-    calls: NDArray[np.intp]  # the events that are API calls, in order of their row
+    event_of_call: Int32  # per row of api_calls, of any thread: its event in its own
 
     def events_of(self, call: NDArray[np.signedinteger]) -> NDArray[np.intp]:
-        """The events of n API calls (rows of api_calls); -1 for a call of no length."""
-        if len(self.calls) == 0:
-            return np.full(len(call), -1, np.intp)
-        at = np.searchsorted(self.row[self.calls], call)
-        event = self.calls[np.minimum(at, len(self.calls) - 1)]
-        return np.where(self.row[event] == call, event, -1)
+        """The events of n API calls of this thread (rows of api_calls); -1 for one of no length."""
+        event: NDArray[np.intp] = self.event_of_call[call].astype(np.intp)
+        return event
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +83,7 @@ class Host:
         self.trace = trace
         self._clock = clock
         self._threads: dict[int, HostThread] = {}
+        self._event_of_call = np.full(len(trace.api_calls), NONE, np.int32)  # of built threads
         self._rows: dict[int, dict[int, Int32]] = {  # of threads that are not built yet
             FRAME: _rows_by_thread(trace.frames.thread),
             OP: _rows_by_thread(trace.host_ops.thread),
@@ -204,8 +202,8 @@ class Host:
         code = np.min_scalar_type(-len(trace.names) - 1)  # the smallest type that holds any
         site, op = site.astype(code), op.astype(code)
         calls = np.flatnonzero(table == CALL)
-        calls = calls[np.argsort(row[calls], kind="stable")]
-        return HostThread(nested, cause, site, op, table, row, is_op, calls)
+        self._event_of_call[row[calls]] = calls
+        return HostThread(nested, cause, site, op, table, row, is_op, self._event_of_call)
 
     def _causes_of_ops(self, rows: Int32) -> Int8:
         ops = self.trace.host_ops

@@ -27,6 +27,7 @@ class Intervals(NamedTuple):
 
 
 EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+_FAR = np.array([np.iinfo(np.int64).max])  # a boundary behind everything
 
 
 def union(start: Int64, end: Int64) -> Intervals:
@@ -45,6 +46,7 @@ def union(start: Int64, end: Int64) -> Intervals:
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
+    del end
     first = np.concatenate(([True], start[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
     return Intervals(start[first], reach[last])
@@ -86,18 +88,20 @@ def cut(intervals: Intervals, boundaries: Int64) -> Pieces:
         intervals: n intervals, in any order.
         boundaries: k sorted times.
     """
+    if len(boundaries) == 0:
+        boundaries = _FAR
     first = np.searchsorted(boundaries, intervals.start, "right") - 1
     last = np.searchsorted(boundaries, intervals.end, "left") - 1
     count = np.maximum(last - first + 1, 0)  # an empty interval may lie on several boundaries
     interval = np.repeat(np.arange(len(count)), count)
-    offset = np.arange(len(interval)) - np.repeat(np.cumsum(count) - count, count)
-    cell = first[interval] + offset
-    start = intervals.start[interval]
-    end = intervals.end[interval].copy()
-    inner = offset > 0
-    start[inner] = boundaries[cell[inner]]
-    outer = offset < count[interval] - 1
-    end[outer] = boundaries[cell[outer] + 1]
+    behind = np.cumsum(count)
+    cell = np.arange(len(interval)) + np.repeat(first - behind + count, count)
+    # a piece reaches from boundary to boundary, but the first and the last of an interval
+    start = boundaries[cell]
+    end = boundaries[np.minimum(cell + 1, len(boundaries) - 1)]
+    some = count > 0
+    start[(behind - count)[some]] = intervals.start[some]
+    end[behind[some] - 1] = intervals.end[some]
     keep = end > start
     if keep.all():
         return Pieces(start, end, interval, cell)

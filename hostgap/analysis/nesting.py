@@ -71,11 +71,9 @@ def _nest(start: Int64, end: Int64) -> tuple[Nest, Bool]:
     del ends
     levels = _levels(depth)
     parent = np.full(n, -1, np.int32)
-    wrong = np.zeros(n, np.bool_)
     for upper, lower in itertools.pairwise(levels):
-        above = upper[np.searchsorted(upper, lower) - 1]
-        parent[lower] = above
-        wrong[lower] = end[lower] > end[above]
+        parent[lower] = upper[np.searchsorted(upper, lower) - 1]
+    wrong = (parent >= 0) & (end > end[parent])
     return Nest(start, end, parent, levels), wrong
 
 
@@ -167,7 +165,9 @@ def innermost(nested: Nest, low: int | None = None, high: int | None = None) -> 
     by_end = n - 1 - np.argsort(end[::-1], kind="stable")
     ends = end[by_end]
     at_start = np.arange(n) + np.searchsorted(ends, start, "right")
-    at_end = np.arange(n) + np.searchsorted(start, ends, "left")
+    is_end = np.ones(2 * n, np.bool_)
+    is_end[at_start] = False
+    at_end = np.flatnonzero(is_end)
     time[at_start] = start
     who[at_start] = index
     time[at_end] = ends

@@ -100,31 +100,39 @@ def exact_sites(
     known: dict[tuple[Site, str], Site] = {}
     for code in distinct_codes(threads).tolist():
         mine = np.flatnonzero(threads == code)
-        for i, event in zip(mine.tolist(), host[code].events_of(calls[mine]).tolist(), strict=True):
-            site = sites[i]
-            if site is None or site.precision != "function" or event < 0:
+        frames = _called(host, code, host[code].events_of(calls[mine]))
+        names = {frame: _name_of_frame(host.trace.names[frame]) for frame in set(frames) - {NONE}}
+        for i, frame in zip(mine.tolist(), frames, strict=True):
+            site, called = sites[i], names.get(frame, "")
+            if site is None or site.precision != "function" or not called:
                 continue
-            called = _called(host, code, event)
-            if called and (site, called) not in known:
+            if (site, called) not in known:
                 known[site, called] = _with_line(site, called, roots)
-            if called:
-                exact[i] = known[site, called]
+            exact[i] = known[site, called]
     return exact
 
 
-def _called(host: Host, code: int, event: int) -> str:
-    """The last name of what the user frame around an event calls, "" where the trace has none."""
-    thread, trace = host[code], host.trace
-    site = thread.site[event]
-    inner = ""
-    while event >= 0:
-        if thread.table[event] == FRAME:
-            name = trace.names[trace.frames.name[thread.row[event]]]
-            if trace.frames.name[thread.row[event]] == site:
-                return inner
-            inner = _name_of_frame(name)
-        event = int(thread.nested.parent[event])
-    return ""
+def _called(host: Host, code: int, event: NDArray[np.intp]) -> list[int]:
+    """Per event of a thread (-1: none): what the user frame around it calls, the code of that
+    frame's name, NONE where the trace has no such frame."""
+    thread, names = host[code], host.trace.frames.name
+    found = np.full(len(event), NONE, np.int32)
+    inner = found.copy()
+    alive = np.flatnonzero(event >= 0)
+    at: NDArray[np.signedinteger] = event[alive]
+    site = thread.site[at]
+    while len(alive):
+        frames = thread.table[at] == FRAME
+        name = np.full(len(at), NONE, np.int32)
+        name[frames] = names[thread.row[at[frames]]]
+        reached = frames & (name == site)
+        found[alive[reached]] = inner[alive[reached]]
+        passed = frames & ~reached
+        inner[alive[passed]] = name[passed]
+        at = thread.nested.parent[at]
+        on = ~reached & (at >= 0)
+        alive, at, site = alive[on], at[on], site[on]
+    return found.tolist()
 
 
 _BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)")
@@ -169,12 +177,17 @@ def call_sites(host: Host, calls: Int32) -> list[Site | None]:
     return sites
 
 
-def places(parts: Parts) -> Int32:
-    """The place of each piece as a number: its user frame, else its outermost framework op.
+def places(parts: Parts, rows: NDArray[np.intp] | slice = slice(None)) -> Int32:
+    """The places of pieces as numbers: the user frame of each, else its outermost framework op.
 
     A frame's code doubled, an op's doubled and one more; below 0 for neither.
+
+    Args:
+        parts: the pieces.
+        rows: those asked for; by default all.
     """
-    return np.where(parts.site != NONE, parts.site * 2, parts.op * 2 + 1).astype(np.int32)
+    site, op = parts.site[rows], parts.op[rows]
+    return np.where(site != NONE, site * 2, op * 2 + 1).astype(np.int32)
 
 
 def site_of_place(trace: Trace, place: int) -> Site | None:

@@ -52,6 +52,8 @@ def shadows(pieces: Pieces, calls: int) -> Int64:
     shadow = np.zeros(calls, np.int64)
     for parts in pieces:
         blamed = np.flatnonzero(parts.blame != NONE)
+        if len(blamed) == 0:
+            continue
         np.add.at(shadow, parts.blame[blamed], parts.length[blamed])
     return shadow
 

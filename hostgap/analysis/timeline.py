@@ -72,8 +72,8 @@ def streams(gpu: GpuOps, rows: Int32) -> dict[int, Int32]:
 
 def collectives(trace: Trace) -> Bool:
     """Per GPU op: is it a collective, which waits for other ranks?"""
-    names = np.array([is_collective(name) for name in trace.names], np.bool_)
     gpu = trace.gpu_ops
-    if len(gpu) == 0:
-        return np.zeros(0, np.bool_)
+    names = np.zeros(len(trace.names), np.bool_)
+    for code in distinct_codes(gpu.name).tolist():
+        names[code] = is_collective(trace.names[code])
     return np.asarray(names[gpu.name] & (gpu.kind == GpuKind.KERNEL))

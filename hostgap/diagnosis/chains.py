@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ _LINEAR = ("aten::linear", "aten::addmm", "aten::_addmm_activation")
 _LEAF = re.compile(r"nn\.Module: \w*(?:Linear|Dense|Conv|Proj)\w*$")
 # GEMM, at most a dozen ops that scale and mask, softmax, a cast or dropout, GEMM
 _ATTENTION = re.compile(r"([BG])K?[PCRo]{0,12}S[PC]{0,4}M?\1K?")
+_ALL = slice(None)
 LONG = 24  # letters of an op's name in a title
 _BEFORE_SOFTMAX = 3  # of them at most: scale, mask, cast; what else stands there makes the mask
 
@@ -70,7 +71,6 @@ class KernelSequence:
         op: rows of gpu_ops.
         call: rows of api_calls.
         name: codes in Trace.names.
-        length: ns.
         step: the step each belongs to.
         letters: a letter each, see the head of this file.
         lane: a number per thread and stream; patterns do not cross from one to another.
@@ -83,43 +83,48 @@ class KernelSequence:
         self.op, self.call, self.step = launched.op, launched.call, launched.step
         self.graph = launched.graph
         self.name = gpu.name[self.op]
-        self.length = gpu.end[self.op] - gpu.start[self.op]
         lane = api.thread[self.call].astype(np.int64) * (len(context.trace.streams) + 1)
-        self.lane = distinct(lane + gpu.stream[self.op])[1].astype(np.int32)
+        number = distinct(lane + gpu.stream[self.op])[1]
+        self.lane = number.astype(np.min_scalar_type(int(number.max(initial=0))))
         self.letters = self._letters()
+
+    def length(self, at: NDArray[np.intp] | list[int] | slice = _ALL) -> Int64:
+        """How long ops at these positions take, ns; by default all."""
+        gpu, op = self._context.trace.gpu_ops, self.op[at]
+        return gpu.end[op] - gpu.start[op]
 
     def _letters(self) -> str:
         trace = self._context.trace
-        letter = np.full(len(trace.names), "o", "<U1")
+        letter = np.full(len(trace.names), b"o")
         for code in distinct_codes(self.name).tolist():
-            letter[code] = _letter(trace.names[code])
+            letter[code] = _letter(trace.names[code]).encode()
         letters = letter[self.name]
         gpu = trace.gpu_ops
         kind = gpu.kind[self.op]
-        letters[(kind != GpuKind.KERNEL) & (kind != GpuKind.GRAPH)] = "o"
-        letters[gpu.copy_kind[self.op] == CopyKind.D2D] = "C"
-        letters[kind == GpuKind.MEMSET] = "M"
-        gemm = np.flatnonzero(letters == "G")
+        letters[(kind != GpuKind.KERNEL) & (kind != GpuKind.GRAPH)] = b"o"
+        letters[gpu.copy_kind[self.op] == CopyKind.D2D] = b"C"
+        letters[kind == GpuKind.MEMSET] = b"M"
+        gemm = np.flatnonzero(letters == b"G")
         if len(gemm) and len(self.inner_op):
             with_op = self.inner_op[gemm] >= 0
-            letters[gemm[with_op & ~self.inside(gemm, *_LINEAR)]] = "B"
-        letters[self.graph] = "g"
-        return "".join(letters.tolist())
+            letters[gemm[with_op & ~self.inside(gemm, *_LINEAR)]] = b"B"
+        letters[self.graph] = b"g"
+        return letters.tobytes().decode("ascii")
 
     # --- what is around each op ---------------------------------------------------------------
 
     def _innermost(
-        self, at: NDArray[np.intp], picks: Callable[[HostThread], Bool]
-    ) -> NDArray[np.intp]:
+        self, picks: Callable[[HostThread], Bool], at: NDArray[np.intp] | slice = _ALL
+    ) -> Int32:
         """Per op at these positions: the innermost picked event around its call, -1 for none."""
         call = self.call[at]  # those of one call stand together
-        first = np.diff(call, prepend=-1) != 0
-        which: NDArray[np.intp] = np.cumsum(first) - 1
-        return self._around(call[first], picks)[which]
+        first = np.flatnonzero(changes(call))
+        found = self._around(call[first], picks)
+        return np.repeat(found, np.diff(first, append=len(call)))
 
-    def _around(self, call: Int32, picks: Callable[[HostThread], Bool]) -> NDArray[np.intp]:
+    def _around(self, call: Int32, picks: Callable[[HostThread], Bool]) -> Int32:
         """Per call: the innermost picked event around it, -1 for none."""
-        found = np.full(len(call), -1, np.intp)
+        found = np.full(len(call), -1, np.int32)
         threads = self._context.trace.api_calls.thread[call]
         for code in distinct_codes(threads).tolist():
             mine = np.flatnonzero(threads == code)
@@ -147,15 +152,10 @@ class KernelSequence:
     @cached_property
     def inner_op(self) -> NDArray[np.int32]:
         """Per op: name code of the innermost framework op around its call, -1 without one."""
-        everything = np.arange(len(self.op))
-        event = self._innermost(everything, lambda thread: thread.is_op)
-        return self._name_of(everything, event, self._context.trace.host_ops.name)
-
-    def _name_of(
-        self, at: NDArray[np.intp], event: NDArray[np.intp], names: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
-        found = np.full(len(at), -1, np.int32)
-        thread = self._context.trace.api_calls.thread[self.call[at]]
+        event = self._innermost(lambda thread: thread.is_op)
+        found = np.full(len(event), -1, np.int32)
+        thread = self._context.trace.api_calls.thread[self.call]
+        names = self._context.trace.host_ops.name
         for code in distinct_codes(thread[event >= 0]).tolist():
             mine = np.flatnonzero((thread == code) & (event >= 0))
             found[mine] = names[self._context.host[code].row[event[mine]]]
@@ -164,8 +164,7 @@ class KernelSequence:
     def inside(self, at: NDArray[np.intp], *ops: str) -> Bool:
         """Which ops at these positions are launched inside one of these framework ops."""
         wanted = np.array([name in ops for name in self._context.trace.names], np.bool_)
-        event = self._innermost(at, lambda thread: self._named(thread, OP, wanted))
-        return event >= 0
+        return self._innermost(lambda thread: self._named(thread, OP, wanted), at) >= 0
 
     def op_name(self, at: int) -> str:
         """The innermost framework op around one op, without its namespace; "" without one."""
@@ -203,8 +202,7 @@ class KernelSequence:
             return number[site]
         users = np.zeros(len(trace.names), np.bool_)
         users[site[site >= 0]] = True
-        everything = np.arange(len(self.op))
-        return self._innermost(everything, lambda t: self._named(t, FRAME, users)).astype(np.int32)
+        return self._innermost(lambda thread: self._named(thread, FRAME, users))
 
     @cached_property
     def module(self) -> Int32:
@@ -216,9 +214,8 @@ class KernelSequence:
         )
         if not wanted.any():
             return self.region
-        everything = np.arange(len(self.op))
-        event = self._innermost(everything, lambda t: self._named(t, FRAME, wanted))
-        return np.where(event >= 0, event, self.region).astype(np.int32)
+        event = self._innermost(lambda thread: self._named(thread, FRAME, wanted))
+        return np.where(event >= 0, event, self.region)
 
     # --- patterns -----------------------------------------------------------------------------
 
@@ -227,10 +224,21 @@ class KernelSequence:
         code = np.frombuffer(self.letters.encode(), np.uint8)
         return np.isin(code, np.frombuffer(letters.encode(), np.uint8))
 
-    def together(self, low: int, high: int, group: Int32 | None = None) -> bool:
-        """Whether ops low to high (exclusive) share thread, stream, step, and a region."""
-        columns = (self.lane, self.step) if group is None else (self.lane, self.step, group)
-        return all(bool((c[low:high] == c[low]).all()) for c in columns)
+    def together(self, low: int, high: int, *, in_module: bool = False) -> bool:
+        """Whether ops low to high (exclusive) share thread, stream, step, and a module."""
+        begins = self._begins_in_module if in_module else self._begins
+        first, last = np.searchsorted(begins, (low, high - 1), "right").tolist()
+        return bool(first == last)
+
+    @cached_property
+    def _begins(self) -> NDArray[np.intp]:
+        """The ops that differ from the one before in thread, stream or step."""
+        return np.flatnonzero(changes(self.lane, self.step))
+
+    @cached_property
+    def _begins_in_module(self) -> NDArray[np.intp]:
+        """The ops that differ from the one before in thread, stream, step or module."""
+        return np.flatnonzero(changes(self.lane, self.step, self.module))
 
     @cached_property
     def attentions(self) -> list[Attention]:
@@ -244,7 +252,7 @@ class KernelSequence:
             at = high
             # a linear layer, softmax, a linear layer: a classifier or a router, not attention
             linear = match[1] == "G" and self.inner_op[low] >= 0
-            if linear or not self.together(low, high, self.module):
+            if linear or not self.together(low, high, in_module=True):
                 at = low + 1
                 continue
             first = low + 1
@@ -273,14 +281,7 @@ class KernelSequence:
         n = len(self.op)
         if n == 0:
             return np.zeros((0, 2), np.intp)
-        new = np.ones(n, np.bool_)
-        new[1:] = (
-            (self.lane[1:] != self.lane[:-1])
-            | (self.step[1:] != self.step[:-1])
-            | (group[1:] != group[:-1])
-            | (member[1:] != member[:-1])
-        )
-        low = np.flatnonzero(new)
+        low = np.flatnonzero(changes(self.lane, self.step, group, member))
         high = np.append(low[1:], n)
         keep = member[low] & (high - low >= least)
         return np.stack((low[keep], high[keep]), axis=1)
@@ -319,9 +320,9 @@ class KernelSequence:
         gone[self.call[drop]] = True
         gone[self.call[kept]] = False  # a call that also launches what remains, remains
         calls = np.flatnonzero(gone).astype(np.int64)
-        changed = {
-            int(self.op[at]): ns for at, ns in (length or {}).items() if ns != self.length[at]
-        }
+        at = list(length or {})
+        before = dict(zip(at, self.length(at).tolist(), strict=True)) if at else {}
+        changed = {int(self.op[at]): ns for at, ns in (length or {}).items() if ns != before[at]}
         return Edit(cut=self.own_spans(calls), drop=np.sort(self.op[drop]), length=changed)
 
     def own_spans(self, calls: Int64) -> Intervals:
@@ -359,6 +360,15 @@ class KernelSequence:
             return ""
         names = [name if len(name) <= LONG else name[: LONG - 3] + "..." for name in names]
         return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def changes(first: NDArray[Any], *others: NDArray[Any]) -> Bool:
+    """Per row: does it differ from the one before in any of these columns? The first row does."""
+    new = np.ones(len(first), np.bool_)
+    new[1:] = first[1:] != first[:-1]
+    for column in others:
+        new[1:] |= column[1:] != column[:-1]
+    return new
 
 
 def _neighbours(first: int, softmax: int) -> NDArray[np.intp]:

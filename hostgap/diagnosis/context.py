@@ -167,6 +167,11 @@ class Context:
         """The copies between the host and the device for which the host does not wait."""
         return find_copies(self)
 
+    def forget(self) -> None:
+        """Drop the tables that only rules of one kind share; who asks has them made again."""
+        for name in ("sequence", "launches"):
+            self.__dict__.pop(name, None)
+
     # --- host ---------------------------------------------------------------------------------
 
     @cached_property

@@ -29,6 +29,7 @@ MIN_SAVING = 0.01  # share of the step below which a finding is harmless
 ERROR_SAVING = 0.05  # share from which it is an error
 EVIDENCE = 20  # events named per finding
 MOST_PLACES = 50  # of one rule
+KIND = len("HG2")  # of a code: rules that begin alike look at the same tables
 FEWEST_PRICED = 8  # however large a step is
 PRICED = 60  # matches replayed: the costliest by what can be seen without
 Severity = Literal["error", "warning", "info"]
@@ -80,7 +81,11 @@ def run_rules(
     problems: list[str] = []
     matches: list[_Weighed] = []
     price = _Prices(context)
+    kind = ""
     for rule in rules:
+        if rule.code[:KIND] != kind:
+            kind = rule.code[:KIND]
+            context.forget()
         try:
             lacking = context.lacks(rule.needs)
             if lacking is not None:
@@ -96,6 +101,7 @@ def run_rules(
             raise
         except BaseException as error:  # noqa: BLE001  a rule of a user's own stops no other
             problems.append(f"{rule.code}: failed: {said(error)}")
+    context.forget()
     problems += context.problems
     replayed = price.costliest(matches)
     priced = [price(one.rule, one.match, one in replayed) for one in matches]

@@ -17,6 +17,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.analysis.edit import Edit
 from hostgap.analysis.host import CALL, FRAME, OP
 from hostgap.analysis.intervals import EMPTY, Intervals, union
+from hostgap.analysis.nesting import Nest
 from hostgap.analysis.parts import Parts, Pieces, sum_by
 from hostgap.analysis.sites import (
     frame_precision,
@@ -95,8 +96,12 @@ def events_at(context: Context, code: int, time: Int64) -> NDArray[np.intp]:
 
 def events_under(context: Context, code: int, names: Bool) -> Bool:
     """Per event of a thread: is it, or lies it under, one with one of these names?"""
-    under = names[event_names(context, code)]
-    nested = context.host[code].nested
+    return at_or_under(context.host[code].nested, names[event_names(context, code)])
+
+
+def at_or_under(nested: Nest, mine: Bool) -> Bool:
+    """Per event: is it, or lies it under, one of these?"""
+    under = mine.copy()
     for level in nested.levels[1:]:
         under[level] |= under[nested.parent[level]]
     return under
@@ -222,7 +227,7 @@ class IdlePlaces:
             at = np.flatnonzero(chosen)
             place = np.full(len(parts), _OUT, np.min_scalar_type(-len(self._ns)))
             if len(at):
-                place[at] = places(moved(parts) if moved else parts)[at]
+                place[at] = places(moved(parts) if moved else parts, at)
                 found, which_one = distinct(place[at].astype(np.int64))
                 self._ns[found - _NOWHERE] += sum_by(which_one, parts.length[at], len(found))
             self._place.append(place)
@@ -263,11 +268,10 @@ def outermost(context: Context, names: Bool) -> Iterator[tuple[int, NDArray[np.i
     has = [table.thread[names[table.name]] for table in (trace.frames, trace.host_ops)]
     for code in np.intersect1d(np.concatenate(has), launching_threads(context)).tolist():
         thread = context.host[code]
-        mine = names[event_names(context, code)] & (thread.table != CALL)
-        parent = thread.nested.parent
-        under = events_under(context, code, names)
-        mine &= ~np.where(parent >= 0, under[np.maximum(parent, 0)], False)
-        events = np.flatnonzero(mine)
+        named = names[event_names(context, code)]
+        events = np.flatnonzero(named & (thread.table != CALL))
+        parent = thread.nested.parent[events]
+        events = events[(parent < 0) | ~at_or_under(thread.nested, named)[parent]]
         events = events[context.in_steps(thread.nested.start[events])]
         if len(events):
             yield code, events

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hostgap.analysis.edit import Edit
 from hostgap.analysis.intervals import EMPTY, Intervals, covers, union
-from hostgap.trace.model import Bool, CopyKind, Int64, Role
+from hostgap.trace.model import Bool, CopyKind, Int32, Int64, Role
 
 if TYPE_CHECKING:
     from hostgap.diagnosis.context import Context
@@ -36,9 +36,9 @@ class Launches:
     call: Int64
     graph: Bool
     crosses: Bool
-    step: Int64
-    before: Int64
-    graphs: Int64
+    step: Int32
+    before: Int32
+    graphs: Int32
 
     def __len__(self) -> int:
         return len(self.call)
@@ -59,13 +59,13 @@ def launches(context: Context) -> Launches:
     crosses = np.isin(gpu.copy_kind[launched.op[head]], (CopyKind.H2D, CopyKind.D2H))
     graph = api.role[call] == Role.GRAPH_LAUNCH
     # calls are in order, and so are their steps; what follows the last step counts with it
-    step = np.maximum.accumulate(steps.call_step[call].astype(np.int64))
-    slot = step - step[:1]
-    graphs = np.bincount(slot[graph], minlength=int(slot[-1]) + 1 if len(slot) else 0)
-    done = np.cumsum(graph) - graph
-    new = np.diff(step, prepend=step[:1] - 1) != 0
-    first = np.flatnonzero(new)[np.cumsum(new) - 1]
-    return Launches(call, graph, crosses & ~graph, step, done - done[first], graphs[slot])
+    step = np.maximum.accumulate(steps.call_step[call])
+    done = np.cumsum(graph, dtype=np.int32) - graph
+    first = np.flatnonzero(np.diff(step, prepend=step[:1] - 1))  # of each step
+    count = np.diff(first, append=len(step))
+    graphs = np.add.reduceat(graph, first, dtype=np.int32) if len(first) else done
+    before = done - np.repeat(done[first], count)
+    return Launches(call, graph, crosses & ~graph, step, before, np.repeat(graphs, count))
 
 
 def capture(context: Context, calls: Int64, region: NDArray[np.signedinteger]) -> Edit:

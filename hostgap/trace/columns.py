@@ -127,8 +127,10 @@ def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 def distinct_codes(codes: NDArray[np.signedinteger]) -> NDArray[np.intp]:
     """The distinct codes of a column, in order; none below 0.
 
-    `np.unique` takes ten times as long: codes of a dictionary are small.
+    `np.unique` takes ten times as long: codes of a dictionary are small. Often there is only one.
     """
+    if len(codes) and (codes == codes[0]).all():
+        return np.array([codes[0]], np.intp)
     return np.flatnonzero(np.bincount(codes))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from hostgap.trace.kineto import read_kineto
 from hostgap.trace.model import Trace
-from hostgap.trace.nsys import read_nsys
 from hostgap.trace.nsys_export import REPORTS, exported, is_nsys
 from hostgap.trace.part import Keep
 from hostgap.trace.remote import downloaded, is_url
@@ -49,15 +48,21 @@ def load_trace(
                 with downloaded(name) as copy:
                     if is_nsys(copy) or name.endswith(REPORTS):  # else a server's own page
                         with exported(copy, name) as export:
-                            return _sealed(read_nsys(export, progress, name=name))
+                            return _sealed(_read_export(export, progress, name))
         elif name != "-" and is_nsys(Path(path)):
             with exported(Path(path), name) as export:
-                return _sealed(read_nsys(export, progress, name=name))
+                return _sealed(_read_export(export, progress, name))
         with open_source(path) as source:
             return _sealed(read_kineto(source, progress, keep))
     finally:
         if collecting:
             gc.enable()
+
+
+def _read_export(export: Path, progress: Callable[[int], None] | None, name: str) -> Trace:
+    from hostgap.trace.nsys import read_nsys  # SQLite and all: other traces do without
+
+    return read_nsys(export, progress, name=name)
 
 
 def _sealed(trace: Trace) -> Trace:

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from hostgap.trace import nsys_tables as tables
 from hostgap.trace import vocabulary as vocab
 from hostgap.trace.columns import by_start, distinct
-from hostgap.trace.join import match_calls, pair_ids
+from hostgap.trace.join import match_calls
 from hostgap.trace.model import (
     ApiCalls,
     Device,
     Frames,
     GpuOps,
     HostOps,
+    Int64,
     ReadReport,
     Role,
     Thread,
@@ -33,7 +34,7 @@ from hostgap.trace.nsys_base import PID_TID, Reader, process
 from hostgap.trace.nsys_gpu import gpu_ops
 from hostgap.trace.nsys_host import api_calls, frames, host_ops
 from hostgap.trace.nsys_tables import KERNEL, RUNTIME
-from hostgap.trace.sqlite import Database
+from hostgap.trace.sqlite import NULL, Database
 
 _MOST_LOSSES = 5  # lines
 
@@ -80,7 +81,7 @@ class _Nsys(Reader):
             gpu = {name: column[order] for name, column in gpu.items()}
             gpu_process = gpu_process[order]
         # ids repeat across processes: number the pairs
-        gpu_ids, call_ids = pair_ids(
+        gpu_ids, call_ids = _pair_ids(
             gpu_process, gpu["correlation"], process(global_tid), api.correlation
         )
         call, ambiguous = match_calls(gpu_ids, call_ids, api.role)
@@ -179,3 +180,27 @@ class _Nsys(Reader):
 
     def _no(self, table: str) -> str:
         return f"no usable row in {table}" if table in self.db.tables else f"no {table} table"
+
+
+def _pair_ids(
+    gpu_process: Int64, gpu_id: Int64, call_process: Int64, call_id: Int64
+) -> tuple[Int64, Int64]:
+    """One number per (process, correlation id), as ids repeat across processes.
+
+    Args:
+        gpu_process, gpu_id: processes (an export's NULL >> 24: unknown) and ids of n GPU ops.
+        call_process, call_id: the same of m API calls.
+
+    Returns:
+        n and m numbers, 0 for no id. Rows without a process belong to the only one that there is.
+    """
+    process, ids = np.concatenate((gpu_process, call_process)), np.concatenate((gpu_id, call_id))
+    owner, which = distinct(process)
+    known = owner[owner != NULL >> 24]
+    if len(known) <= 1:
+        number = ids
+    else:
+        unique, rank = distinct(ids)
+        number = which * len(unique) + rank + 1
+    number = np.where(ids > 0, number, 0)
+    return number[: len(gpu_id)], number[len(gpu_id) :]

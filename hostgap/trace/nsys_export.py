@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hostgap.errors import TraceError
-from hostgap.trace.sqlite import MAGIC
 
 TIMEOUT_S = 1800
+MAGIC = b"SQLite format 3\0"
 REPORTS = (".nsys-rep", ".qdrep")  # .qdrep until 2021
 
 

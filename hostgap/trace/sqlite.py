@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from hostgap.errors import TraceError
 from hostgap.trace.model import Int64
 
-MAGIC = b"SQLite format 3\0"
 _LONGEST = 64 << 20  # bytes of a value, or of a row
 _BLOCK = 512  # rows at once: more no longer fit in the cache together
 _WAL = 2  # value of byte 19 of the header, the version for reading, in write-ahead mode

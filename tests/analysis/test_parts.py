@@ -57,12 +57,16 @@ def tiled(lengths: list[list[int]], seed: int) -> tuple[Intervals, list[Parts]]:
 
 
 @settings(deadline=None)
-@given(GAPS, st.integers(1, 3), st.integers(0, 2**32))
-def test_blocks_come_back_as_they_were(lengths: list[list[int]], size: int, seed: int) -> None:
+@given(GAPS, st.integers(1, 3), st.integers(0, 2**32), st.integers(0, 9))
+def test_blocks_come_back_as_they_were(
+    lengths: list[list[int]], size: int, seed: int, unpacked: int
+) -> None:
     gaps, parts = tiled(lengths, seed)
     pieces = Pieces(gaps)
-    for first in range(0, len(parts), size):
-        pieces.add(together(parts[first : first + size]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hostgap.analysis.parts._UNPACKED", unpacked)
+        for first in range(0, len(parts), size):
+            pieces.add(together(parts[first : first + size]))
     whole, expected = pieces.whole(), together(parts)
     for column in fields(Parts):
         found, wanted = getattr(whole, column.name), getattr(expected, column.name)
