@@ -37,6 +37,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, WaitRule
 from hostgap.diagnosis.waits import Wait
@@ -70,7 +72,8 @@ def _not_closing(context: Context, calls: Int64) -> Int64:
     """The calls that something is launched after, or that stand in a marked step."""
     api = context.trace.api_calls
     launches = (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY)
-    last = max(int(api.start[api.role == role].max(initial=-1)) for role in launches)
+    before = np.iinfo(np.int64).min  # whatever a trace counts its time from
+    last = max(int(api.start[api.role == role].max(initial=before)) for role in launches)
     stop = context.analysis.steps.marks.stop
     closing = api.start[calls] > last
     if stop is not None:

@@ -34,6 +34,17 @@ def test_silent_on_what_an_op_does_inside_and_on_streams() -> None:
     assert findings("HG106", stream) == []
 
 
+@pytest.mark.parametrize("at", [0, -10_000])
+def test_silent_on_a_last_one_before_time_zero_too(at: int) -> None:
+    trace = build(
+        call(LAUNCH, at, at + 10, 1),
+        kernel(at + 20, at + 50, by=1),
+        call(DEVICE_SYNC, at + 20, at + 60, 2),
+        call(DEVICE_SYNC, at + 70, at + 80, 3),  # this is taken for the recorder's own
+    )
+    assert findings("HG106", trace) == []
+
+
 def closed(export: Export, at: int, path: Path) -> Path:
     """An export that ends as a script does which calls cudaProfilerStop."""
     export.call("cudaDeviceSynchronize_v3020", at, at + 50_000, 9_000)
