@@ -19,6 +19,7 @@ import argparse
 import csv
 import gzip
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -38,6 +39,8 @@ from peer_tools import (
     tracelens_times,
 )
 
+# A frame of the suite; all variants stood in variants.py once.
+SUITE_FILE = re.compile(rb'"(variants|labelled|hg\d_\w+|no_fault)\.py\(')
 HOSTGAP, HTA, LENS = "hostgap", "HTA", "TraceLens"
 TOOLS = (HOSTGAP, HTA, LENS)
 LEAST = 0.01  # of the window, to count as a price
@@ -142,9 +145,9 @@ def tracelens_says(path: Path, fault: Fault | None, folder: Path, python: Path) 
     plain, full = folder / "plain", folder / "full"
     said = Said(cpu_s=run(Command(LENS, tracelens_command(python, path, plain))).cpu_s)
     said.idle = lens_idle(plain)
-    # its call stacks hold only frames whose path has a folder, which the suite's file lacks
+    # its call stacks hold only frames whose path has a folder, which the suite's files lack
     with gzip.open(path) as file:
-        text = file.read().replace(b'"variants.py(', b'"suite/variants.py(')
+        text = SUITE_FILE.sub(rb'"suite/\1.py(', file.read())
     foldered = folder / "foldered.json"
     foldered.write_bytes(text)
     run(Command(LENS, tracelens_command(python, foldered, full, *more)))

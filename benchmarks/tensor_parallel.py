@@ -7,19 +7,15 @@
 The suite: {eager, the whole step as one CUDA graph with its collectives} x {even ranks, one rank
 held up by 1 ms of Python a step, one rank with a blocking upload of 8 MiB a step}. The truth is
 what the fault costs without a profiler: the steps with and without it are timed in turn, in rounds,
-in the same processes, as hosts change from minute to minute. Each rank's waits are measured in the
+in the same processes, as hosts change meanwhile. Each rank's waits are measured in the
 same rounds. The ranks' steps are recorded in processes of their own, as `hostgap profile --ranks`
 does, into one run directory per rank; only that is scored.
 """
 
 from __future__ import annotations
 
-import bisect
-import gzip
 import json
-import re
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from rank_samples import sample
 
 from hostgap.errors import HostgapError
 from hostgap.profiling import requests as r
@@ -38,7 +35,7 @@ from hostgap.profiling.measurement import Estimate, Inflation, Pass, Site
 from hostgap.profiling.protocol import assembled
 from hostgap.profiling.rank_group import RankGroup, devices_for
 from hostgap.profiling.ranked import rank_folders, waits_of
-from hostgap.profiling.rundir import read_measurement, trace_name, write_measurement
+from hostgap.profiling.rundir import trace_name, write_measurement
 from hostgap.profiling.statistics import estimate, timing
 from hostgap.profiling.target import TargetSpec
 
@@ -56,9 +53,6 @@ TRACED = 12
 # the GPU's copy.
 CAUSES = {"host_work": ("python",), "table_upload": ("copy_call", "sync", "copies")}
 PLACES = {fault: fault for fault in FAULTS}  # the function that a fault is in
-_STEP = re.compile(r"ProfilerStep#\d+")
-_CALLS = ("cuda_runtime", "cuda_driver")
-_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_sync", "gpu_user_annotation")
 TIMEOUT_S = 100.0  # of one request: a rank that hangs must not take all the time there is
 GIVE_UP = 2  # failures of a way to launch, after which no more of it is tried
 
@@ -449,111 +443,9 @@ def samples(out: Path, dest: Path, pairs: str, steps: int) -> None:
     entries = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
     for name in pairs.split(","):
         for folder in sorted((out / name).glob("rank*")):
-            entry = _sample(name, folder, dest, steps)
+            entry = sample(name, folder, dest, steps)
             entries = [each for each in entries if each["name"] != entry["name"]] + [entry]
     _write(listed, entries)
-
-
-def _sample(case: str, folder: Path, dest: Path, steps: int) -> dict[str, Any]:
-    """One rank as a sample: the recording with stacks, of which the first steps are kept."""
-    from hostgap.analysis.analyze import analyze
-    from hostgap.trace.load import load_trace
-    from hostgap.trace.redact import redact
-
-    measurement = read_measurement(folder)
-    name = f"tp_{case.removeprefix('graph-').replace('-', '_')}_{folder.name}"
-    path = dest / f"{name}.json.gz"
-    with tempfile.TemporaryDirectory() as scratch:
-        short = Path(scratch) / "short.json"
-        whole = json.loads(gzip.decompress((folder / trace_name("stacks")).read_bytes()))
-        document = trimmed(whole, steps)
-        short.write_text(json.dumps(document), encoding="utf-8")
-        clean = Path(scratch) / "clean.json"
-        redact(short, clean)
-        path.write_bytes(gzip.compress(clean.read_bytes(), 9, mtime=0))
-    print(f"Wrote {path} ({path.stat().st_size:,} bytes)")
-    here, step = measurement.environment, measurement.timing.step
-    traced_ns = statistics.median(analyze(load_trace(path)).steps.durations_ns)
-    mode, _, fault = case.partition("-")
-    launched = {"graph": "as one CUDA graph", "eager": "kernel by kernel"}[mode]
-    odd = {
-        "even": "",
-        "host_work": "; rank 1 is held up by 1 ms of Python",
-        "table_upload": "; rank 1 uploads 8 MiB and waits for it",
-    }[fault]
-    return {
-        "name": name,
-        "file": path.name,
-        "what": f"{folder.name.replace('rank', 'Rank ')} of a step shared out, {launched}{odd}.",
-        "command": "python benchmarks/tensor_parallel.py record, then samples",
-        "gpu": here.gpu,
-        "torch": here.torch,
-        "cuda": here.cuda,
-        "driver": here.driver,
-        "steps": steps,
-        "kernels_per_step": kernels_per_step(document),
-        "traced_step_ms": round(traced_ns / 1e6, 4),
-        "unprofiled_step_ms": round(step.median_ns / 1e6, 4),
-        "unprofiled_range_ms": [round(step.low_ns / 1e6, 4), round(step.high_ns / 1e6, 4)],
-    }
-
-
-def step_begins(document: dict[str, Any]) -> list[float]:
-    """When the steps of a Kineto trace begin on the host, in its own unit."""
-    return sorted(
-        float(event["ts"])
-        for event in document["traceEvents"]
-        if event.get("cat") == "user_annotation" and _STEP.fullmatch(event.get("name", ""))
-    )
-
-
-def kernels_per_step(document: dict[str, Any]) -> list[int]:
-    """How many kernels each step launched."""
-    begins = step_begins(document)
-    launches = {
-        event["args"]["correlation"]: float(event["ts"])
-        for event in document["traceEvents"]
-        if event.get("cat") in _CALLS
-    }
-    counts = [0] * len(begins)
-    for event in document["traceEvents"]:
-        launch = launches.get(event.get("args", {}).get("correlation"), 0.0)
-        if event.get("cat") == "kernel" and launch >= begins[0]:
-            counts[bisect.bisect_right(begins, launch) - 1] += 1
-    return counts
-
-
-def trimmed(document: dict[str, Any], steps: int) -> dict[str, Any]:
-    """A Kineto trace of which only the first steps are left: their calls, and all that these
-    launched. What has no duration (names, flow arrows) stays where it belongs to them."""
-    events = document["traceEvents"]
-    begins = step_begins(document)
-    if len(begins) <= steps:
-        return document
-    until = begins[steps]
-    launched = {
-        event["args"]["correlation"]
-        for event in events
-        if event.get("cat") in _CALLS and float(event["ts"]) < until
-    }
-
-    def stays(event: dict[str, Any]) -> bool:
-        correlation = event.get("args", {}).get("correlation")
-        if event.get("cat") in _ON_GPU and correlation is not None:
-            return correlation in launched
-        if event.get("cat") == "ac2g":
-            return event.get("id") in launched
-        # an enclosing frame began before and is cut off where the steps end
-        return event.get("ph") == "M" or float(event.get("ts", 0)) < until
-
-    kept = []
-    for event in filter(stays, events):
-        if event.get("ph") == "X" and event.get("cat") not in _ON_GPU:
-            left = until - float(event["ts"])
-            if float(event.get("dur", 0)) > left:
-                event = {**event, "dur": round(left, 3)}
-        kept.append(event)
-    return {**document, "traceEvents": kept}
 
 
 def _write(path: Path, value: object) -> None:

@@ -64,7 +64,7 @@ def _opened(part: Path, path: Path) -> BinaryIO:
     try:
         return part.open("xb")
     except FileNotFoundError:
-        raise no_folder(path) from None
+        raise _no_folder(path) from None
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -89,10 +89,10 @@ def refuse_output(path: Path, *, force: bool) -> None:
     """
     refuse_existing(path, force=force)
     if not Path(os.path.realpath(path)).parent.is_dir():
-        raise no_folder(path)
+        raise _no_folder(path)
 
 
-def no_folder(path: Path) -> HostgapError:
+def _no_folder(path: Path) -> HostgapError:
     """The error for an output whose folder does not exist."""
     folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     return HostgapError(f"{folder}: no such folder", "create it first")

@@ -5,7 +5,7 @@
 
 Scored are pairs of a variant and a format that holds evidence of its fault; the others stand in a
 table of their own. A pair counts as found when a finding has the label's code, at whatever
-severity. The site (the function in variants.py, where the trace has stacks) and the count per step
+severity. The site (the function, where the trace has stacks) and the count per step
 are compared, too; the count may be off by 5 %, or by the occurrences in the window that the label
 allows (`slack`). A finding above `info` whose code is neither the label's nor among its companions
 (`also`) is a false alarm, and so is one of the label's code at a second place; in a control every

@@ -25,8 +25,8 @@ CLEAR_SHARE = 0.6  # of the waits that one rank must cause to be the straggler
 CLEAR_WAIT = 0.01  # share of the window that those waits must take
 CLEAR_COST = 0.02  # share of the step that the waits must cost, or that it does more of something
 # Of a host that is slower at everything. Processes that do the same on one machine differ by some
-# percent by chance: recorded ones by up to 27, and one of two by 31 without a recorder, minutes
-# before they were even. So what nothing explains is never clear.
+# percent by chance: recorded ones by up to 27, and one of two by 31 without a recorder, half a
+# minute before they were even. So what nothing explains is never clear.
 CLEAR_SLOWER = 0.1  # share of the step
 CLEAR_PACE = 0.3  # as recorded, where nobody knows how it is without a recorder
 UNEXPLAINED = Cause.UNATTRIBUTABLE.label

@@ -78,7 +78,7 @@ def test_keeps_what_the_analysis_and_the_reader_need(name: str) -> None:
         ("/usr/lib/python3/dist-packages/six.py(3): f", "dist-packages/six.py(3): f"),
         ("/usr/lib/python3.12/threading.py(99): wait", "lib/python3.12/threading.py(99): wait"),
         (r"C:\Python311\Lib\threading.py(99): wait", "dir1/Python311/Lib/threading.py(99): wait"),
-        ("/home/alice/work/llm/decode.py(74): step", "dir1/decode.py(74): step"),
+        ("/home/alice/git/llm/decode.py(74): step", "dir1/decode.py(74): step"),
         ("/home/Alice Smith/My Work/run 1.py(3): <module>", "dir1/run 1.py(3): <module>"),
         (r"C:\Users\Alice Smith\llm\decode.py(74): step", "dir1/decode.py(74): step"),
         (r"\\nas\alice\llm\decode.py(74): step", "dir1/decode.py(74): step"),
