@@ -129,7 +129,7 @@ def test_record_on_a_cpu(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "eager",
     )
     output = invoke(bench, "record", tmp_path, "--preset", "tiny", *size)
-    assert "done, 0 problems" in output
+    assert "done, 0 problems" in output, output
     assert json.loads((tmp_path / "problems.json").read_text(encoding="utf-8")) == []
     truth = json.loads((tmp_path / "truth.json").read_text(encoding="utf-8"))["step_ns"]
     assert set(truth) == {"eager-even", "eager-host_work"}
