@@ -131,6 +131,7 @@ def command(
     set up), and the folder holds a run directory for each.
     """
     from hostgap.cli.progress import doing
+    from hostgap.fixes.diagnosing import gpu_work
     from hostgap.profiling.protocol import ProfileOptions, profile_target
     from hostgap.profiling.rundir import new_run_dir, write_measurement
     from hostgap.profiling.target import TargetSpec, checked
@@ -170,7 +171,7 @@ def command(
     if ranks > 1:
         return _ranks(folder, spec, options, force=force)
     with new_run_dir(folder, force=force) as part, doing() as progress:
-        measurement = profile_target(spec, options, part, progress)
+        measurement = profile_target(spec, options, part, progress, gpu_work)
         write_measurement(part, measurement)
     return _report(folder, measurement)
 

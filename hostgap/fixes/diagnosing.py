@@ -49,3 +49,15 @@ class Diagnoser:
     def kernels(self, traced: Traced) -> dict[str, float]:
         """How often each kernel ran in a step, of a trace that was diagnosed before."""
         return self._kernels[traced.path]
+
+
+def gpu_work(traced: Traced, environment: Environment) -> float | None:
+    """What of a variant's unprofiled step is the GPU's work, ns; None where its trace has none.
+
+    Raises:
+        TraceError: the trace cannot be read.
+    """
+    said = Diagnoser(environment).diagnose(traced).unprofiled
+    if said is None or said.exposed_idle_ns is None:
+        return None
+    return float(said.step_ns - said.exposed_idle_ns)

@@ -33,6 +33,8 @@ def render_measurement(measurement: Measurement, out: TextIO) -> None:
         if measurement.batches:
             console.print(Text("\nBy batch, without a profiler"))
             console.print(_sweep(measurement.batches))
+            if any(one.recorded for one in measurement.batches):
+                console.print(Text("~ of a recording: the step itself waits for the GPU"))
             console.print(Text(host_bound_below(measurement.batches)))
         here = measurement.environment
         clocks = f", {here.sm_mhz} MHz" if here.sm_mhz is not None else ""
@@ -55,7 +57,9 @@ def host_bound_below(batches: list[BatchTiming]) -> str:
     """From which batch on the GPU, and not its host, sets the pace."""
     known = [one for one in batches if one.span_ns]
     if len(known) < len(batches):
-        return "At some batches the step waits for the GPU, so it cannot be said who sets the pace."
+        return (
+            "At some batches the GPU's work is not known, so it cannot be said who sets the pace."
+        )
     bound = [one.batch for one in known if one.step.median_ns > HOST_BOUND * (one.span_ns or 0)]
     free = [one.batch for one in known if one.batch not in bound]
     if not bound:
@@ -135,7 +139,7 @@ def _inflation(rows: list[Inflation]) -> Table:
 def _sweep(batches: list[BatchTiming]) -> Table:
     table = _columns("batch", "step ms", "GPU work ms", "us a request")
     for one in batches:
-        span = "-" if one.span_ns is None else f"{one.span_ns / 1e6:,.3f}"
+        span = "-" if one.span_ns is None else f"{'~' * one.recorded}{one.span_ns / 1e6:,.3f}"
         request = one.step.median_ns / 1e3 / one.batch
         table.add_row(str(one.batch), f"{one.step.median_ns / 1e6:,.3f}", span, f"{request:,.1f}")
     return table

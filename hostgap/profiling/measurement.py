@@ -97,11 +97,16 @@ class Pass(_Base, frozen=True):
 
 
 class BatchTiming(_Base, frozen=True):
-    """One batch of a sweep: the unprofiled step, and its GPU span with the host ahead."""
+    """One batch of a sweep: the unprofiled step, and what its GPU work takes with the host ahead.
+
+    A step that waits for the GPU has no host that could be ahead: `span_ns` is then a trace's,
+    replayed with every launch in hand, and `recorded` true; null where that is not to be had.
+    """
 
     batch: int
     step: Estimate
     span_ns: float | None
+    recorded: bool = False
 
 
 class Region(_Base, frozen=True):

@@ -7,6 +7,7 @@ leaves the others standing.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,11 @@ import msgspec
 
 from hostgap.errors import FixFailed, HostgapError, TargetError
 from hostgap.profiling import requests as r
-from hostgap.profiling.bench import Comparison, Variant
+from hostgap.profiling.bench import Comparison, Traced, Variant
 from hostgap.profiling.measurement import (
     SCHEMA,
     BatchTiming,
+    Environment,
     Estimate,
     Inflation,
     Measurement,
@@ -32,6 +34,8 @@ from hostgap.profiling.target import TargetSpec
 from hostgap.profiling.worker import TIMEOUT_S, Child
 
 Progress = Callable[[str], None]
+# The GPU's work in a recorded step, ns, launches in hand; None where it cannot be said.
+GpuWork = Callable[[Traced, Environment], float | None]
 MODES: tuple[Literal["cuda", "cpu+cuda", "stacks"], ...] = ("cuda", "cpu+cuda", "stacks")
 
 
@@ -60,7 +64,11 @@ class ProfileOptions(msgspec.Struct, frozen=True):
 
 
 def profile_target(
-    spec: TargetSpec, options: ProfileOptions, folder: Path, progress: Progress
+    spec: TargetSpec,
+    options: ProfileOptions,
+    folder: Path,
+    progress: Progress,
+    gpu_work: GpuWork,
 ) -> Measurement:
     """Measure a target; its traces are written into `folder`.
 
@@ -69,6 +77,7 @@ def profile_target(
         options: how much.
         folder: an existing folder.
         progress: told what is being done, in a few words.
+        gpu_work: asked in a sweep about steps that wait for the GPU.
 
     Raises:
         ConfigError: no torch, no CUDA device, options that do not fit the target.
@@ -98,7 +107,7 @@ def profile_target(
         measured,
         passes,
         problems=run.problems,
-        batches=run.sweep(options.batches, measured),
+        batches=run.sweep(measured, welcome, folder / trace_name("cuda"), gpu_work),
         regions=run.as_one_graph(variant),
         inflation=inflation or [],
         sites=sites or [],
@@ -190,22 +199,66 @@ class _Run:
             )
         ]
 
-    def sweep(self, batches: Sequence[int], first: r.Measured) -> list[BatchTiming]:
-        """Unprofiled steps at each batch; the first of them has been measured."""
+    def sweep(
+        self, first: r.Measured, welcome: r.Welcome, recorded: Path, gpu_work: GpuWork
+    ) -> list[BatchTiming]:
+        """The unprofiled step at each batch, and what of it is the GPU's work.
+
+        Where the step waits for the GPU its host can never be ahead, and the work is a recording's.
+
+        Args:
+            first: what was measured at the first batch.
+            welcome: of the process that did.
+            recorded: a trace of it with CUDA alone; need not exist.
+            gpu_work: says it of a trace.
+        """
         found = []
-        for index, batch in enumerate(batches):
-            measured = first
-            if index > 0:
-                spec = msgspec.structs.replace(self._spec, batch=batch)
-                doing = f"timing it at batch {batch}"
-                try:
-                    measured, _ = self.measure(spec, doing)
-                except HostgapError as error:
-                    self.problems.append(f"{doing}: {error.message}")
-                    continue
-            step, span = measured.timing.step, measured.span_ns
-            found.append(BatchTiming(batch=batch, step=step, span_ns=span))
+        for index, batch in enumerate(self._options.batches):
+            spec, measured = msgspec.structs.replace(self._spec, batch=batch), first
+            with tempfile.TemporaryDirectory(prefix="hostgap-") as folder:
+                if index > 0:
+                    doing = f"timing it at batch {batch}"
+                    try:
+                        measured, welcome = self.measure(spec, doing)
+                    except HostgapError as error:
+                        self.problems.append(f"{doing}: {error.message}")
+                        continue
+                    recorded = Path(folder) / trace_name("cuda")
+                span, by_trace = measured.span_ns, False
+                if span is None:
+                    span = self._recorded_work(spec, measured, welcome, recorded, gpu_work)
+                    by_trace = span is not None
+            step = measured.timing.step
+            found.append(BatchTiming(batch=batch, step=step, span_ns=span, recorded=by_trace))
         return found
+
+    def _recorded_work(
+        self,
+        spec: TargetSpec,
+        measured: r.Measured,
+        welcome: r.Welcome,
+        path: Path,
+        gpu_work: GpuWork,
+    ) -> float | None:
+        """The GPU's work by a trace, which is recorded if there is none at `path`, ns."""
+        doing = f"recording it at batch {spec.batch}"
+        try:
+            if not path.exists():
+                self._progress(doing)
+                record = r.Trace(
+                    Variant(welcome.defects),
+                    "cuda",
+                    str(path),
+                    self._options.warmup,
+                    self._options.traced_steps,
+                )
+                with self._child(spec) as child:
+                    child.ask(record, Estimate)
+            traced = Traced(path, measured.timing, None, measured.graphs, measured.host)
+            return gpu_work(traced, welcome.environment)
+        except HostgapError as error:
+            self.problems.append(f"{doing}: {error.message}")
+            return None
 
     def _child(self, spec: TargetSpec) -> Child:
         return Child(spec, device=self._options.device, timeout_s=self._options.timeout_s)

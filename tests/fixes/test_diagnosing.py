@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hostgap.fixes.diagnosing import Diagnoser
+from hostgap.fixes.diagnosing import Diagnoser, gpu_work
 from hostgap.fixes.figures import figures
 from hostgap.profiling.bench import Traced
 from hostgap.profiling.measurement import GraphTimes
@@ -53,3 +53,9 @@ def test_a_step_in_one_graph_is_busy_for_as_much_of_its_unprofiled_span_as_of_th
     assert 0.6 < seen.kernel_utilization <= 2.3 / 2.64
     assert seen.idle_share is not None
     assert seen.idle_share == pytest.approx(1 - seen.kernel_utilization, abs=0.15)
+
+
+def test_the_gpu_s_work_of_a_step_that_waits_for_it() -> None:
+    work = gpu_work(traced("eager_item", 22.0, None), ENVIRONMENT)
+    assert work is not None
+    assert 2.0 * MS < work < 4.0 * MS  # its kernels are busy for 2.2, and have gaps between them

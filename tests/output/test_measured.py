@@ -54,6 +54,17 @@ def test_below_which_batch_the_host_sets_the_pace() -> None:
     )
     assert "Host-bound below batch 8." in said
     assert "387.5" in said
+    assert "~" not in said
+
+
+def test_work_of_a_recording_is_said_to_be_one() -> None:
+    points = [
+        msgspec.structs.replace(one, recorded=True) for one in batches((1, 3.0, 2.0), (8, 3.1, 3.0))
+    ]
+    said = text(msgspec.structs.replace(measurement(), batches=points))
+    assert "~2.000" in said
+    assert "~ of a recording: the step itself waits for the GPU" in said
+    assert "Host-bound below batch 8." in said
 
 
 def test_what_the_step_takes_as_one_graph() -> None:

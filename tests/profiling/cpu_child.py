@@ -5,6 +5,7 @@ What is tested with it is how processes work together; none of its times mean an
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -12,23 +13,29 @@ import torch
 from torch.profiler import ProfilerActivity
 
 BEGIN = "from tests.profiling.cpu_child import main; main()"
+# The same of a step whose host is never ahead of its GPU.
+BEGIN_WAITING = "from tests.profiling.cpu_child import main; main(ahead=False)"
 
 
 class ClockMark:
     """In place of `hostgap.profiling.events.Mark`."""
 
+    happens = False
+
     def __init__(self) -> None:
         self._at = time.perf_counter_ns()
 
     def happened(self) -> bool:
-        return False
+        return self.happens
 
     def until(self, later: ClockMark) -> float:
         return float(max(later._at - self._at, 1))
 
 
-def main() -> None:
+def main(*, ahead: bool = True) -> None:
     """Answer requests, as `hostgap.profiling.child.main`."""
+    ClockMark.happens = not ahead
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # so that it is the same where there is a GPU
     torch.set_num_threads(1)
     from hostgap.profiling import calibrate, child, environment, passes, traced, watch
     from tests.profiling.build import measurement
