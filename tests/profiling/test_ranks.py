@@ -68,7 +68,7 @@ def small(**more: Any) -> ProfileOptions:
 def test_ranks_are_measured_together(tmp_path: Path) -> None:
     spec = TargetSpec(preset="tiny", ranks=2, defects=("rope_unfused", "host_work@1"))
     said: list[str] = []
-    measured = profile_ranks(spec, small(stacks=False), tmp_path, said.append)
+    measured = profile_ranks(spec, small(stacks=False, device="0,1"), tmp_path, said.append)
     assert said[0] == "timing 2 ranks without a profiler"
     for rank, one in enumerate(measured):
         assert one.status == "complete"
