@@ -16,7 +16,7 @@ import msgspec
 
 import hostgap
 from hostgap.diagnosis.model import Diagnosis, Tool
-from hostgap.errors import FixFailed, HostgapError, TargetError
+from hostgap.errors import FixFailed, HostgapError, Stopped, TargetError
 from hostgap.fixes.figures import figures
 from hostgap.fixes.fix import Fix, Prediction, promised
 from hostgap.fixes.kernels import kernel_difference
@@ -154,7 +154,7 @@ class _Climb:
                 overall = _ratio(self.bench.compare(self.start, state.current))
         except HostgapError as error:
             ended, problem = "failed", error.message
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped):
             ended, problem = "interrupted", "what was found by then stands"
         return FixReport(
             schema=SCHEMA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hostgap.errors import HostgapError, TargetError
+from hostgap.errors import HostgapError, Stopped, TargetError
 from hostgap.fixes.ladder import ClimbOptions, climb
 from hostgap.fixes.report import FixReport
 from hostgap.profiling.bench import Variant
@@ -196,7 +196,11 @@ def test_a_capture_that_nothing_makes_possible_ends_the_climb() -> None:
 
 
 def test_what_was_found_stands_when_interrupted_or_when_the_target_dies() -> None:
-    for error, status in ((KeyboardInterrupt(), "interrupted"), (HostgapError("died"), "failed")):
+    for error, status in (
+        (KeyboardInterrupt(), "interrupted"),
+        (Stopped(143), "interrupted"),  # by SIGTERM, as a job that runs out of time
+        (HostgapError("died"), "failed"),
+    ):
         machine = Machine(launch_bound, launch_findings)
         compare = machine.compare
 
