@@ -367,10 +367,10 @@ def _nsys(machine: Machine) -> _Found:
 
 
 # package -> what it is for, and the extra of hostgap that brings it
-_EXTRAS: dict[str, tuple[str, str | None]] = {
+_EXTRAS: dict[str, tuple[str, str]] = {
     "zstandard": ("reads and writes .zst", "zstd"),
     "isal": ("reads and writes .gz faster", "fast"),
-    "pyarrow": ("not used by this version", None),
+    "pyarrow": ("writes tables as Parquet", "tables"),
 }
 
 
@@ -379,17 +379,17 @@ def _extra(machine: Machine, name: str) -> _Found:
     version = machine.version(name)
     if version is not None:
         return "ok", f"{version}: {purpose}", None
-    if extra is None:
-        return "n/a", purpose, None
     return "missing", f"optional: {purpose}", f"pip install 'hostgap[{extra}]'"
 
 
 def _abilities(checks: list[Check]) -> list[Ability]:
     by_name = {check.name: check for check in checks}
     zstd = by_name["zstandard"].status == "ok"
+    arrow = by_name["pyarrow"].status == "ok"
     return [
         Ability("analyze", True, "torch.profiler traces, .json and .json.gz"),
         Ability("analyze .zst", zstd, "" if zstd else "needs zstandard"),
+        Ability("tables", arrow, "" if arrow else "needs pyarrow"),
         _profile(by_name),
         Ability("analyze .sqlite", True, "Nsight Systems exports"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hostgap.analysis.causes import MEANING, Cause
+from hostgap.analysis.causes import ADVICE, MEANING, Cause
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +18,7 @@ def test_every_cause_is_documented_and_no_other() -> None:
 
 
 def test_meanings_fit_beside_the_bars() -> None:
-    assert set(MEANING) == set(Cause)
+    assert set(MEANING) == set(ADVICE) == set(Cause)
     assert all(len(meaning) <= 36 for meaning in MEANING.values())
 
 

@@ -72,6 +72,35 @@ MEANING: dict[Cause, str] = {
     Cause.UNATTRIBUTABLE: "unknown who launched the next op",
 }
 
+# What each usually means, and what to do about it.
+ADVICE: dict[Cause, str] = {
+    Cause.GRAPH_INTERNAL: "Fewer, larger kernels in the graph: fuse them.",
+    Cause.QUEUE_GAP: "Normal up to a few us a kernel; long ones mean work the trace does not show.",
+    Cause.LAUNCH_LATENCY: "The GPU had run dry: launch further ahead, or launch less.",
+    Cause.DEPENDENCY: "An event, another stream or a collective is waited for.",
+    Cause.SYNC: "A value is read back, or a synchronize is not needed.",
+    Cause.COPY_CALL: "A pageable or blocking copy: pin the memory, or copy beside the step.",
+    Cause.ALLOC: "Allocate once, before the loop.",
+    Cause.HOST_ALLOC: "Pin memory once, before the loop.",
+    Cause.FREE: "A free drains the device: keep the memory.",
+    Cause.COMPILE: "Warm up before the loop, and keep shapes fixed.",
+    Cause.CAPTURE: "Capture at start-up.",
+    Cause.LAUNCH_CALL: "Too many launches: fuse, or capture a CUDA graph. A profiler makes these "
+    "calls longer.",
+    Cause.API_CALL: "See which call it is, and whether each step needs it.",
+    Cause.DISPATCH: "Too many ops: torch.compile, or capture a CUDA graph.",
+    Cause.GC: "gc.freeze() after start-up, and fewer cycles.",
+    Cause.PYTHON: "The step's own Python: do less of it, or capture a CUDA graph.",
+    Cause.INPUT_WAIT: "The data loader or the scheduler is late.",
+    Cause.REMOTE_WAIT: "The other process is late: see what it does.",
+    Cause.NO_WORK: "Not a cost: there was no request.",
+    Cause.PREEMPTED: "Another thread ran there, or this one slept: give it a core of its own.",
+    Cause.GIL: "Another thread holds the interpreter: move its work to a process.",
+    Cause.PROFILER: "It is not there without a profiler.",
+    Cause.UNTRACED: "Record with stacks.",
+    Cause.UNATTRIBUTABLE: "See what the report says of the trace itself.",
+}
+
 ROLE_CAUSE: dict[Role, Cause] = {
     Role.OTHER: Cause.API_CALL,
     Role.LAUNCH: Cause.LAUNCH_CALL,
@@ -119,7 +148,9 @@ _COMPILE = re.compile(
     r"|\(dynamo_timed\)|^CompileContext\b"
     r"|^(?:dynamo|entire_frame_compile|backend_compile|compile_attempt_\d+|bytecode_tracing)$"
 )
-_PROFILER = re.compile(r"(?:^|/)torch/(?:profiler/\w+|autograd/profiler)\.py\(\d+\): ")
+_PROFILER = re.compile(
+    r"(?:^|/)(?:torch/(?:profiler/\w+|autograd/profiler)|hostgap/profiling/events)\.py\(\d+\): "
+)
 _LOADER = re.compile(
     r"^enumerate\(DataLoader\)|torch/utils/data/dataloader\.py\(\d+\): (?:__next__|_next_data)$"
 )

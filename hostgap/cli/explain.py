@@ -16,7 +16,8 @@ from hostgap.cli.options import rules_option
 def command(code: str, rules: tuple[Path, ...]) -> None:
     """Explain a rule or a code.
 
-    CODE is that of a finding (HG101), or of a remark on the trace (HG904).
+    CODE is that of a finding (HG101), of a remark on the trace (HG904), or a cause of idle time
+    (launch_call).
     """
     from hostgap.diagnosis.explain import explain, wrapped
     from hostgap.diagnosis.registry import load_rules

@@ -132,7 +132,7 @@ def command(
     for path in outputs:
         refuse_output(path, force=force)
     if published:
-        return _show_published(outputs, kinds, preset, force=force)
+        return _show_published(outputs, kinds, preset, batch, force=force)
     spec = checked(TargetSpec(target=target, preset=preset, batch=batch, defects=defects or None))
     if spec.kind == "script":
         raise ConfigError(
@@ -143,7 +143,7 @@ def command(
         raise click.UsageError("--only and --skip name the same fix")
     if not _has_cuda():
         click.echo("hostgap: no CUDA device here: `fix` measures on one.", err=True)
-        known = _published_of(preset) if spec.kind == "decoder" else []
+        known = _published_of(preset, batch) if spec.kind == "decoder" else []
         click.echo("What an H200 gave:" if known else "  see: hostgap doctor", err=True)
         for report in known:
             _print(report)
@@ -224,23 +224,24 @@ def _has_cuda() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _published_of(preset: str) -> list[FixReport]:
-    """The published ladders of a preset."""
+def _published_of(preset: str, batch: int) -> list[FixReport]:
+    """The published ladders of a preset at a batch."""
     from hostgap.fixes.published import published
 
-    return [report for report in published() if report.options.get("preset") == preset]
+    wanted = {"preset": preset, "batch": batch}
+    return [report for report in published() if wanted.items() <= report.options.items()]
 
 
 def _show_published(
-    outputs: tuple[Path, ...], kinds: list[str], preset: str, *, force: bool
+    outputs: tuple[Path, ...], kinds: list[str], preset: str, batch: int, *, force: bool
 ) -> int:
     from hostgap.errors import HostgapError
 
-    reports = _published_of(preset)
+    reports = _published_of(preset, batch)
     if not reports:
-        raise HostgapError(f"no ladder of preset {preset!r} has been published")
+        raise HostgapError(f"no ladder of preset {preset!r} at batch {batch} has been published")
     if outputs and len(reports) > 1:
-        raise HostgapError(f"{len(reports)} ladders are published: choose one with --preset")
+        raise HostgapError(f"{len(reports)} ladders are published: -o takes one")
     for path, kind in zip(outputs, kinds, strict=True):
         _write(reports[0], path, kind, force=force)
     for report in reports if not outputs else ():

@@ -40,7 +40,8 @@ class Side(_Base, frozen=True):
 class Row(_Base, frozen=True):
     """A metric on both sides; null where a side does not know it.
 
-    `change` is "varies" for figures with the profiler on, which differ between runs of one code.
+    `change` is "varies" for what is neither better nor worse: figures with the profiler on, which
+    differ between runs of one code, and graph launches that take the place of more launches.
     """
 
     metric: str
@@ -195,7 +196,17 @@ def _rows(
         rows.append(
             Row(metric=metric.name, base=before, new=after, change=_change(metric, before, after))
         )
-    return rows
+    return [_captured(row, rows) for row in rows]
+
+
+def _captured(row: Row, rows: list[Row]) -> Row:
+    """Graph launches that take the place of more launches are not worse."""
+    launches = next((other for other in rows if other.metric == "launches_per_step"), None)
+    if row.metric != "graph_launches_per_step" or row.change != "worse" or launches is None:
+        return row
+    if (launches.base or 0.0) - (launches.new or 0.0) > (row.new or 0.0) - (row.base or 0.0):
+        return msgspec.structs.replace(row, change="varies")
+    return row
 
 
 def _change(metric: Metric, before: float | None, after: float | None) -> Change:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 
+from hostgap.analysis.causes import ADVICE, MEANING
 from hostgap.analysis.integrity import REASONS
 from hostgap.diagnosis.registry import Registry, load_rules, unknown_code
 
@@ -21,18 +22,23 @@ FAMILIES = {
 
 
 def explain(registry: Registry, code: str) -> str:
-    """The page of a rule, by code or name, or of a code that says something about the trace.
+    """The page of a rule, by code or name, of a code about the trace, or of a cause of idle time.
 
     Raises:
         ConfigError: there is no such code; the nearest is named.
     """
+    for cause, meaning in MEANING.items():
+        if cause.label == code.lower():
+            return f"{cause.label}: {meaning}\n\nA cause of idle time. {ADVICE[cause]}"
     by_name = {rule.name: name for name, rule in registry.rules.items()}
     wanted = by_name.get(code.lower(), code.upper())
     rule = registry.rules.get(wanted)
     if rule is None:
         reason = REASONS.get(wanted)
         if reason is None:
-            raise unknown_code(code, [*registry.rules, *REASONS])
+            raise unknown_code(
+                code, [*registry.rules, *REASONS, *(cause.label for cause in MEANING)]
+            )
         return (
             f"{wanted}: {reason.meaning}\n\nIt makes the trace {reason.verdict.label}."
             f"\n\n{textwrap.fill(reason.remedy, 80)}"

@@ -145,7 +145,12 @@ class GateResult(_Base, frozen=True):
 
 
 def outcome_of(checks: list[Check]) -> Outcome:
-    """The worst of the checks: unmeasurable, failed, inconclusive, passed."""
+    """The worst of the checks: unmeasurable, failed, inconclusive, passed.
+
+    Where each was skipped nothing was decided: that is inconclusive too.
+    """
+    if checks and all(check.status == "skipped" for check in checks):
+        return "inconclusive"
     seen = {check.status for check in checks}
     for outcome in ("unmeasurable", "failed", "inconclusive"):
         if outcome in seen:

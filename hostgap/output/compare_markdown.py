@@ -19,7 +19,7 @@ def render_compare_markdown(comparison: Comparison) -> str:
         lines += ["", "| | base | new | |", "|---|--:|--:|---|"]
     for row in comparison.rows:
         base, new, change = (escaped(cell) for cell in s.cells(row))
-        note = " (profiled)" if row.change == "varies" else f" {row.change}"
+        note = s.unjudged(row) or f" {row.change}"
         said = f"{change}{note}" if row.change != "same" else ""
         lines.append(f"| {escaped(row.metric)} | {base} | {new} | {said} |")
     if idle := s.idle_rows(comparison):

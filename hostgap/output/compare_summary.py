@@ -10,6 +10,7 @@ from hostgap.output.printable import printable
 from hostgap.output.summary import duration
 
 CAUSES = 6
+LEAST_CHANGE = 0.01  # of the idle time, that is worth a word
 LEAST_NS = 100  # of a cause's change that is worth a line
 
 
@@ -36,6 +37,10 @@ def headline(comparison: Comparison) -> str:
         parts.append(f"better: {', '.join(better)}")
     if counts and not (worse or better):
         parts.append("the same counts")
+    base = sum(row.base_ns for row in comparison.idle)
+    new = sum(row.new_ns for row in comparison.idle)
+    if abs(new - base) > LEAST_CHANGE * max(base, new):
+        parts.append(f"idle as recorded {duration(base)} -> {duration(new)}")
     line = "; ".join(parts)
     return line[:1].upper() + line[1:]
 
@@ -51,6 +56,13 @@ def sides(comparison: Comparison) -> list[tuple[str, str]]:
             parts.append(f"{side.runs} runs")
         lines.append((name, " · ".join(parts)))
     return lines
+
+
+def unjudged(row: Row) -> str:
+    """Why a change is neither better nor worse, "" where it is."""
+    if row.change != "varies":
+        return ""
+    return " (in place of launches)" if METRICS[row.metric].kind == "count" else " (profiled)"
 
 
 def cells(row: Row) -> tuple[str, str, str]:

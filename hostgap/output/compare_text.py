@@ -44,10 +44,12 @@ def _report(comparison: Comparison, console: Console) -> None:
         table = _table("", "base", "new", "")
         for row in comparison.rows:
             style = _STYLES[row.change]
-            note = " (profiled)" if row.change == "varies" else ""
             base, new, change = s.cells(row)
             table.add_row(
-                Text(row.metric, style=style), base, new, Text(change + note, style=style)
+                Text(row.metric, style=style),
+                base,
+                new,
+                Text(change + s.unjudged(row), style=style),
             )
         console.print(Padding(table, (0, 0, 0, 2)))
     if idle := s.idle_rows(comparison):

@@ -43,6 +43,9 @@ def described(report: FixReport) -> str:
         for name in ("preset", "batch")
         if name in report.options
     ]
+    if report.start.defects:
+        many = len(report.start.defects)
+        parts.append(f"{many} defect{'' if many == 1 else 's'} on")
     if report.environment is not None:
         parts += [printable(report.environment.gpu), f"torch {printable(report.environment.torch)}"]
     parts.append(f"noise {percent(report.noise, 1)}, tolerance {report.tolerance:g}")

@@ -51,7 +51,8 @@ def headline(result: GateResult) -> str:
         return f"Gate failed: {', '.join(names)}"
     if result.outcome == "inconclusive":
         failed = " (--strict: failed)" if result.strict else ""
-        names = dict.fromkeys(c.metric for c in result.checks if c.status == "inconclusive")
+        undecided = [c.metric for c in result.checks if c.status == "inconclusive"]
+        names = dict.fromkeys(undecided or [c.metric for c in result.checks])  # all were skipped
         return f"Gate undecided{failed}: {', '.join(names)}"
     n = len([c for c in result.checks if c.status in ("passed", "warning")])
     warned = len([c for c in result.checks if c.status == "warning"])

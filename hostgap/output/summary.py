@@ -100,8 +100,9 @@ def headline(diagnosis: Diagnosis) -> str:
         # what is paid for is the step without the profiler
         idle, whole = real.exposed_idle_ns, real.step_ns
         text = (
-            f"{gpu} idle {_share(idle / whole)} of the unprofiled step: {amount_of(idle, whole)}; "
-            f"the trace shows {traced}{'' if per_step(diagnosis) else ' in all'}."
+            f"{gpu} waits for its host {_share(idle / whole)} of the unprofiled step: "
+            f"{amount_of(idle, whole)}; in the trace it idles {traced}"
+            f"{'' if per_step(diagnosis) else ' in all'}."
         )
         most = ""
     else:
@@ -160,7 +161,8 @@ def caveat(diagnosis: Diagnosis) -> str:
     if defects(diagnosis):
         text += (
             " A saving's low end takes the host to be as fast as it may be without a profiler, "
-            "its high end as slow as it was recorded."
+            "its high end as slow as it was recorded. To know: `hostgap profile`, or "
+            "--unprofiled-step-ms."
         )
     return text
 

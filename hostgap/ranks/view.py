@@ -139,9 +139,9 @@ def _cause_line(late: Straggler) -> str:
             f"Its host is slower at everything, by {percent(late.pace, 1)}: it may be the recorder."
         )
     text = "Its host does more than the others'"
-    if late.idle_excess_ns > 0:
+    if late.idle_excess_ns > max(0, late.cause_excess_ns):  # else what it does hides behind work
         more = duration(late.idle_excess_ns)
-        text = f"Before those its host is late by {more} more than the others'"
+        text = f"Before those its host is late by {more} in all more than the others'"
     longer = f" ({duration(late.cause_excess_ns)} a step more)" if late.cause_excess_ns > 0 else ""
     return f"{text}, mostly {late.cause}{at}{longer}."
 

@@ -35,7 +35,7 @@ def compared(capsys: pytest.CaptureFixture[str], *args: Any) -> dict[str, Any]:
 def test_two_traces(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(EAGER, ITEM) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Worse: sync_calls_per_step, blocking_syncs_per_step, copies_per_step\n")
+    assert out.startswith("Worse: sync_calls_per_step, blocking_syncs_per_step, copies_per_step")
     assert "0    1  record.py:67 decode_until_eos" in out
     assert max(len(line) for line in out.splitlines()) <= 80
     found = compared(capsys, EAGER, ITEM)
@@ -45,6 +45,14 @@ def test_two_traces(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["sync_calls_per_step"]["change"] == "worse"
     assert rows["launches_per_step"]["change"] == "same"
     assert rows["kernel_utilization"]["change"] == "varies"
+
+
+def test_what_a_graph_replaces_is_better(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(EAGER, EAGER.with_name("cuda_graph.json.gz")) == 0
+    out = capsys.readouterr().out
+    first = " ".join(out.split("\nbase ")[0].split())
+    assert first.startswith("Better: launches_per_step, copies_per_step; idle as recorded 33.1 ms")
+    assert "new (in place of launches)" in out
 
 
 def test_the_same_twice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,10 +93,11 @@ def test_a_machine_with_everything(tmp_path: Path) -> None:
 def test_a_machine_with_nothing(tmp_path: Path) -> None:
     report = examine(machine(tmp_path))
     missing = {c.name for c in report.checks if c.status == "missing"}
-    assert missing == {"driver", "torch", "nsys", "zstandard", "isal"}
+    assert missing == {"driver", "torch", "nsys", "zstandard", "isal", "pyarrow"}
     assert found(report, "torch").todo is not None
     assert works(report, "analyze")[0]
     assert works(report, "analyze .zst") == (False, "needs zstandard")
+    assert works(report, "tables") == (False, "needs pyarrow")
     assert works(report, "profile")[1].startswith("needs a GPU")
 
 

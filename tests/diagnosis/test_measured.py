@@ -84,9 +84,9 @@ def test_the_measured_span_comes_first() -> None:
 def test_what_people_read() -> None:
     diagnosis = diagnosed(measured(STEP))
     assert headline(diagnosis).startswith(
-        "GPU idle 23 % of the unprofiled step: 757 us of 3.36 ms; "
+        "GPU waits for its host 23 % of the unprofiled step: 757 us of 3.36 ms; "
     )
-    assert "the trace shows 2." in headline(diagnosis)
+    assert "in the trace it idles 2." in headline(diagnosis)
     assert "up to" not in headline(diagnosis)
     assert unprofiled_line(diagnosis).startswith("Without the profiler a step takes 3.36 ms (3.35 ")
     (finding,) = diagnosis.findings
