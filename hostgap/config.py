@@ -94,9 +94,27 @@ def load_config(start: Path) -> Config:
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"{path}: unknown key {key!r}", hint)
     try:
-        return msgspec.convert(settings, Config)
+        config = msgspec.convert(settings, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from error
+    return msgspec.structs.replace(
+        config,
+        source_roots=_folders(path, "source-roots", config.source_roots),
+        rules=_folders(path, "rules", config.rules),
+    )
+
+
+def _folders(path: Path, key: str, named: list[str] | None) -> list[str] | None:
+    """Folders that a configuration names, from the folder it lies in.
+
+    Raises:
+        ConfigError: one is not there.
+    """
+    found = [path.parent / each for each in named or ()]
+    for folder in found:
+        if not folder.is_dir():
+            raise ConfigError(f"{path}: {key}: {folder}: no such folder")
+    return [str(folder) for folder in found] if named is not None else None
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.regions import waits_in
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Role
+from hostgap.units import duration
 
 
 class CaptureInSteadyState(Rule):
@@ -71,7 +72,7 @@ class CaptureInSteadyState(Rule):
             count = max(1, int(opened[calls].sum()), int((~opened[calls]).sum()))
             title = (
                 f"CUDA graphs are captured inside a step: {count}, "
-                f"{spans.total / count / 1e6:,.1f} ms each"
+                f"{duration(spans.total / count)} each"
             )
             edit = Edit(cut=spans, unblock=waits_in(context, spans))
             yield Match(calls=calls, edit=edit, site=site, count=count, title=title)

@@ -44,6 +44,7 @@ from hostgap.diagnosis.idle import event_site, named, outermost
 from hostgap.diagnosis.model import Site
 from hostgap.diagnosis.regions import waits_in
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.units import duration
 
 COMPILING = re.compile(
     r"torch/_dynamo/convert_frame\.py\(\d+\): (?:_compile|_?compile_inner|compile_frame)$"
@@ -86,6 +87,6 @@ class Recompiles(Rule):
             edit = Edit(cut=merged, unblock=waits_in(context, merged), drop=ops)
             title = (
                 f"Something is compiled inside a steady step: {len(found)} times, "
-                f"{merged.total / len(found) / 1e6:,.1f} ms each"
+                f"{duration(merged.total / len(found))} each"
             )
             yield Match(calls=calls, edit=edit, site=site, count=len(found), title=title)

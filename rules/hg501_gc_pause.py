@@ -45,6 +45,7 @@ from hostgap.analysis.sites import frame_precision, site_of_frame
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.units import duration
 
 
 class GcPause(Rule):
@@ -74,6 +75,6 @@ class GcPause(Rule):
                 np.concatenate([one.end for one in found]),
             )
             count = len(cut.start)
-            title = f"{self.title}, {cut.total / count / 1e6:,.1f} ms each time"
+            title = f"{self.title}, {duration(cut.total / count)} each time"
             site = site_of_frame(name, frame_precision(context.trace))
             yield Match(edit=Edit(cut=cut), site=site, count=count, title=title)

@@ -48,6 +48,7 @@ from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import IdlePlaces, between_steps, caused_by, idle_match, parts_in
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Bool
+from hostgap.units import duration
 
 
 class Options(base.Options, frozen=True):
@@ -88,7 +89,7 @@ class HostWorkBetweenSteps(Rule):
         if places.total_ns < options.min_share * context.idle():
             return
         for site, idle in places.costliest():
-            each = idle.total / context.steps / 1e3
-            if each < options.min_host_us:  # what is left behind any wait
+            each = idle.total / context.steps
+            if each < options.min_host_us * 1e3:  # what is left behind any wait
                 continue
-            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us of idle a step")
+            yield idle_match(context, site, idle, f"{self.title}: {duration(each)} of idle a step")

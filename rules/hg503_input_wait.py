@@ -50,6 +50,7 @@ from hostgap.diagnosis.idle import (
 )
 from hostgap.diagnosis.rule import Match, Rule
 from hostgap.trace.model import Bool
+from hostgap.units import duration
 
 
 class InputWait(Rule):
@@ -94,5 +95,5 @@ class InputWait(Rule):
 
         places = IdlePlaces(context, lambda parts: found(parts)[0], lambda parts: found(parts)[1])
         for place, idle in places.costliest():
-            each = idle.total / context.steps / 1e3
-            yield idle_match(context, place, idle, f"{self.title}: {each:,.0f} us of idle a step")
+            each = idle.total / context.steps
+            yield idle_match(context, place, idle, f"{self.title}: {duration(each)} of idle a step")

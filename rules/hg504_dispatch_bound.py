@@ -37,6 +37,7 @@ from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import IdlePlaces, caused_by, idle_match
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.units import duration
 
 
 class Options(base.Options, frozen=True):
@@ -61,5 +62,5 @@ class DispatchBound(Rule):
             return
         places = IdlePlaces(context, lambda parts: caused_by(parts, Cause.DISPATCH))
         for site, idle in places.costliest():
-            each = idle.total / context.steps / 1e3
-            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us a step")
+            each = idle.total / context.steps
+            yield idle_match(context, site, idle, f"{self.title}: {duration(each)} a step here")

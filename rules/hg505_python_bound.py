@@ -44,6 +44,7 @@ from hostgap.diagnosis.idle import (
 )
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Bool
+from hostgap.units import duration
 
 
 class Options(base.Options, frozen=True):
@@ -74,5 +75,5 @@ class PythonBound(Rule):
         if places.total_ns < options.min_idle * context.window_ns:
             return
         for site, idle in places.costliest():
-            each = idle.total / context.steps / 1e3
-            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us a step")
+            each = idle.total / context.steps
+            yield idle_match(context, site, idle, f"{self.title}: {duration(each)} a step here")

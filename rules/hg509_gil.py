@@ -43,6 +43,7 @@ from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import launching_threads
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Int64
+from hostgap.units import duration
 
 HELD = 0.8  # of the wait, during which the other thread must run Python
 
@@ -78,12 +79,12 @@ class Gil(Rule):
                 at = held & (frame == key)
                 cut = union(spans.start[at], spans.end[at])
                 name = context.trace.names[key] if key >= 0 else ""
-                each = cut.total / context.steps / 1e3
+                each = cut.total / context.steps
                 yield Match(
                     edit=Edit(cut=cut),
                     site=site_of_frame(name, frame_precision(context.trace)),
                     count=int(at.sum()),
-                    title=f"{self.title}: {each:,.0f} us a step",
+                    title=f"{self.title}: {duration(each)} a step",
                 )
 
 

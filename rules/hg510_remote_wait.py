@@ -51,6 +51,7 @@ from hostgap.diagnosis.idle import (
 )
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Bool
+from hostgap.units import duration
 
 
 class RemoteWait(Rule):
@@ -84,5 +85,5 @@ class RemoteWait(Rule):
             return replace(parts, site=site)
 
         for place, idle in IdlePlaces(context, waits, at_caller).costliest():
-            each = idle.total / context.steps / 1e3
-            yield idle_match(context, place, idle, f"{self.title}: {each:,.0f} us of idle a step")
+            each = idle.total / context.steps
+            yield idle_match(context, place, idle, f"{self.title}: {duration(each)} of idle a step")

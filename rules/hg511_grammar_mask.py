@@ -39,6 +39,7 @@ from hostgap.analysis.causes import Cause
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import IdlePlaces, caused_by, idle_match, named, parts_under
 from hostgap.diagnosis.rule import Match, Rule
+from hostgap.units import duration
 
 _MASK = re.compile(
     r"(?:^|[/\\])(?:xgrammar|outlines|outlines_core|llguidance|lmformatenforcer)[/\\]"
@@ -64,5 +65,5 @@ class GrammarMask(Rule):
         filling = parts_under(context, names)
         places = IdlePlaces(context, lambda parts: caused_by(parts, *_HOST) & filling(parts))
         for site, idle in places.costliest():
-            each = idle.total / context.steps / 1e3
-            yield idle_match(context, site, idle, f"{self.title}: {each:,.0f} us of idle a step")
+            each = idle.total / context.steps
+            yield idle_match(context, site, idle, f"{self.title}: {duration(each)} of idle a step")

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import idle_match, idle_of, no_work
 from hostgap.diagnosis.rule import Match, Rule
+from hostgap.units import duration
 
 
 class NoWork(Rule):
@@ -45,5 +46,5 @@ class NoWork(Rule):
         idle = idle_of(context, no_work(context))
         if idle.total:
             share = idle.total / max(1, context.window_ns)
-            title = f"{self.title} during {idle.total / 1e6:,.1f} ms, {share:.0%} of the window"
+            title = f"{self.title} during {duration(idle.total)}, {share:.0%} of the window"
             yield idle_match(context, None, idle, title)

@@ -38,9 +38,10 @@ import numpy as np
 
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.copies import Place, coherent, hidden, told
+from hostgap.diagnosis.copies import Place, coherent, hidden
 from hostgap.diagnosis.rule import Match, Rule
 from hostgap.trace.model import CopyKind
+from hostgap.units import duration
 
 
 class Options(base.Options, frozen=True):
@@ -67,7 +68,8 @@ class CopyNotOverlapped(Rule):
             for site, calls in context.by_site(np.unique(gpu.call[copies.op[mine]])):
                 here = np.flatnonzero(mine & np.isin(gpu.call[copies.op], calls))
                 exposed = copies.exposed[here]
-                title = f"{word} of {told(exposed.sum() / context.steps)} a step while no kernel "
+                each = duration(exposed.sum() / context.steps)
+                title = f"{word} of {each} a step while no kernel "
                 title += "runs" if direction == CopyKind.D2H else "runs, likely needed only later"
                 advice = self.advice
                 if coherent(context):

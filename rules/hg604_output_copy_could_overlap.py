@@ -42,8 +42,9 @@ import numpy as np
 
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
-from hostgap.diagnosis.copies import Place, coherent, hidden, told
+from hostgap.diagnosis.copies import Place, coherent, hidden
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.units import duration
 
 
 class Options(base.Options, frozen=True):
@@ -75,7 +76,7 @@ class OutputCopyCouldOverlap(Rule):
                 advice = self.advice
                 if coherent(context):
                     advice += " On this platform direct access may beat it: measure first."
-                each = told(exposed.sum() / context.steps)
+                each = duration(exposed.sum() / context.steps)
                 yield Match(
                     calls=calls,
                     edit=hidden(context, copies.op[here], exposed),

@@ -37,6 +37,7 @@ from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.idle import IdlePlaces, caused_by
 from hostgap.diagnosis.ranks import RANK_SAMPLES, arrivals, ranks
 from hostgap.diagnosis.rule import Match, Need, Rule
+from hostgap.units import duration
 
 # The GPU's own gaps: its orders were in hand.
 _GPU = (Cause.GRAPH_INTERNAL, Cause.QUEUE_GAP, Cause.LAUNCH_LATENCY, Cause.DEPENDENCY)
@@ -95,5 +96,5 @@ class Straggler(Rule):
             site=site,
             count=often,
             title=f"The others wait for GPU {device}: last at {often} of {len(last)} collectives, "
-            f"{caused[worst] / 1e6:,.1f} ms in all; its own GPU idles most for {main}",
+            f"{duration(caused[worst])} in all; its own GPU idles most for {main}",
         )

@@ -80,11 +80,12 @@ class ProfilerInflatesHost(Rule):
         waits = context.waits.call
         if len(waits) >= context.steps:
             traced, plain = READ_US[column], READ_US[0]
+            each = f"{len(waits) / context.steps:,.0f}"
             yield Match(
                 calls=waits,
-                title=f"{len(waits) / context.steps:,.0f} waits a step: on an H200 a read of an "
+                title=f"{each} wait{'' if each == '1' else 's'} a step: on an H200 a read of an "
                 f"idle device takes {traced} us traced, {plain} without, {traced / plain:.1f} "
-                "times; behind a graph launch a wait shows the launch's lengthening too",
+                "times; behind a graph launch, add what tracing adds to that launch",
             )
 
     def _graphs(self, context: Context) -> tuple[Int64, Int64]:

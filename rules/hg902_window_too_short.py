@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from hostgap.diagnosis import rule as base
 from hostgap.diagnosis.context import Context
 from hostgap.diagnosis.rule import Match, Rule
+from hostgap.units import duration
 
 
 class Options(base.Options, frozen=True):
@@ -56,6 +57,6 @@ class WindowTooShort(Rule):
             plural = "s" if context.steps > 1 else ""
             said.append(f"{context.steps} counted step{plural}" if marked else "no steps found")
         if context.window_ns < options.min_window_ms * 1e6:
-            said.append(f"{context.window_ns / 1e6:,.1f} ms")
+            said.append(duration(context.window_ns))
         if said:
             yield Match(title=f"{self.title}: {', '.join(said)}", count=1)

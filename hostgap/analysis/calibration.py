@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hostgap.errors import HostgapError, TraceError
-from hostgap.profiling.measurement import LONGEST_NS, MOST_STEPS, Measurement
+from hostgap.profiling.measurement import LONGEST_NS, MOST_STEPS, SHORTEST_NS, Measurement
 
 MOST_RATIO = 10  # a call takes no more than so many times as long without a profiler as with one
-_SHORTEST_NS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def step_alone(step_ns: float) -> Calibration:
     Raises:
         HostgapError: it is no length of time.
     """
-    if not _SHORTEST_NS <= step_ns <= LONGEST_NS:
+    if not SHORTEST_NS <= step_ns <= LONGEST_NS:
         raise HostgapError(f"an unprofiled step of {step_ns:g} ns is no time")
     return Calibration(step_ns=step_ns, low_ns=step_ns, high_ns=step_ns)
 
@@ -51,7 +50,7 @@ def calibration_of(measurement: Measurement) -> Calibration:
         TraceError: its step takes no time.
     """
     step = measurement.timing.step
-    if not _SHORTEST_NS <= step.low_ns <= step.median_ns <= step.high_ns <= LONGEST_NS:
+    if not SHORTEST_NS <= step.low_ns <= step.median_ns <= step.high_ns <= LONGEST_NS:
         raise TraceError(f"the measurement's step takes {step.median_ns:g} ns, which is no time")
     graphs = measurement.graphs
     most = MOST_STEPS * step.high_ns

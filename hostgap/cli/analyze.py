@@ -288,7 +288,7 @@ def command(
         _emit(_page(*of_page))
     elif shown is not None:
         _print(diagnosis, shown)
-    if diagnosis.trace.integrity.verdict == "unmeasurable":
+    if diagnosis.verdict == "unmeasurable":
         return EXIT_UNMEASURABLE
     if fail_on is not None and diagnosis.problems:
         raise ConfigError("--fail-on: some rules did not run", "see the warnings above")

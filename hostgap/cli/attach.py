@@ -184,7 +184,7 @@ def _diagnose(done: Attached, *, force: bool) -> int:
         render_text(diagnosis, sys.stdout)
         with atomic_output(_json_beside(path), force=force) as stream:
             stream.write(render_json(diagnosis))
-        unmeasurable |= diagnosis.trace.integrity.verdict == "unmeasurable"
+        unmeasurable |= diagnosis.verdict == "unmeasurable"
     click.echo(f"Wrote {done.paths[0].parent}: traces, diagnoses, serving.json", err=True)
     return EXIT_UNMEASURABLE if unmeasurable else 0
 

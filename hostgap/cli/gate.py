@@ -147,7 +147,7 @@ def command(
     name = str(settings.baseline) if entries is not None else None
     result = gate(subject, settings, entries, beside, name)
     if canary:
-        result = _with_canary(result, subject, settings, entries)
+        result = _with_canary(result, subject, settings, entries, beside, name)
 
     for path, one in zip(outputs, kinds, strict=True):
         _write(result, path, one, force=force)
@@ -224,7 +224,12 @@ def _update(settings: Settings, subject: Subject) -> int:
 
 
 def _with_canary(
-    result: GateResult, subject: Subject, settings: Settings, entries: list[Entry] | None
+    result: GateResult,
+    subject: Subject,
+    settings: Settings,
+    entries: list[Entry] | None,
+    base: Subject | None,
+    baseline: str | None,
 ) -> GateResult:
     """The result, with what the gate says of the same trace and one `.item()` a step more."""
     import msgspec
@@ -235,7 +240,7 @@ def _with_canary(
 
     if result.outcome == "unmeasurable":
         return result
-    sung = gate(with_item(subject), settings, entries)
+    sung = gate(with_item(subject), settings, entries, base, baseline)
     before = {
         (check.metric, check.against): check.value
         for check in result.checks

@@ -99,8 +99,3 @@ def hidden(context: Context, op: Int64, exposed: Int64) -> Edit:
 def coherent(context: Context) -> bool:
     """Whether the device shares its memory's addresses with the host (Grace Hopper)."""
     return any(name in context.trace.devices[context.code].name for name in _COHERENT)
-
-
-def told(ns: float) -> str:
-    """A length in words."""
-    return f"{ns / 1e6:,.1f} ms" if ns >= 1e6 else f"{ns / 1e3:,.0f} us"

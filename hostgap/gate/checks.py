@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from math import comb
 from typing import Literal
 
@@ -45,9 +46,8 @@ class Checks:
         """A metric's value, or why there is none."""
         diagnosis = self.new.diagnosis
         if metric.kind == "step time":
-            times = sorted(self.new.times_ns)
-            if times:
-                return times[len(times) // 2], None
+            if self.new.times_ns:
+                return statistics.median(self.new.times_ns), None
             if diagnosis is not None and diagnosis.unprofiled is not None:
                 return float(diagnosis.unprofiled.step_ns), None
             return None, None  # a trace says nothing of it: not a fault of the trace

@@ -79,6 +79,13 @@ def gate(
         if limit is not None:
             level = budget.level if budget else "error"
             checks.append(check_step_time(new, base, limit, level, settings.allow_mismatch))
+    if entries is not None and entry is None and bad is None:  # what was counted on is not there
+        if new.diagnosis is not None:
+            bad = "it has no steps (--step-marker)"
+        elif not checks:
+            bad = "there is none to count in"
+        else:
+            notes.append(f"the baseline's counts are not compared: {new.name} has no trace")
     if bad is not None and not any(check.status == "unmeasurable" for check in checks):
         checks.append(_nothing(bad))
     return g.GateResult(

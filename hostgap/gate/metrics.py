@@ -9,6 +9,7 @@ from typing import Literal
 
 from hostgap.diagnosis.model import Diagnosis, StepClass, SyncSite
 from hostgap.errors import ConfigError
+from hostgap.units import duration
 
 Kind = Literal["count", "share", "traced time", "step time"]
 
@@ -190,8 +191,6 @@ def metric_named(name: str, where: str) -> Metric:
 
 def shown(metric: Metric, value: float | None) -> str:
     """A value with its unit."""
-    from hostgap.output.summary import duration
-
     if value is None:
         return "n/a"
     if metric.kind == "count":

@@ -64,9 +64,10 @@ class Culprit(_Base, frozen=True):
 class Times(_Base, frozen=True):
     """Unprofiled steps of several processes a side: medians of each, ns, and what they say.
 
-    `ratio` is new by base with its two-sided 95 % interval, `spread` the standard deviation between
-    the processes of a side by their mean, `p` the chance of such a difference between equals,
-    `runs_needed` how many a side would decide (null: more than are tried).
+    `ratio` is new by base with its two-sided 95 % interval (null of fewer than four
+    a side: there is none), `spread` the standard deviation between the processes of a side by their
+    mean, `p` the chance of such a difference between equals, `runs_needed` how many a side would
+    decide (null: more than are tried).
     """
 
     base_ns: list[float]

@@ -86,9 +86,9 @@ class TorchRecorder:
                 ),
             ) as profiler:
                 for index in range(settle + steps + 1):
-                    if index == settle:
-                        torch.cuda.synchronize()  # or the warm-up's kernels would be in the window
                     step()
+                    if index == settle - 1:
+                        torch.cuda.synchronize()  # or the warm-up's kernels would be in the window
                     profiler.step()
         except RuntimeError as error:
             if "already enabled" in str(error) or "nested" in str(error).lower():

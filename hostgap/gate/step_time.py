@@ -57,11 +57,9 @@ def _said(decision: Decision, old: int, new: int, limit: float) -> str:
     runs = f"{old} runs against {new}" if old != new else f"{new} runs a side"
     if decision.ratio is None:
         return f"{runs}: at least {FEWEST} a side are needed"
-    assert decision.low is not None
-    assert decision.high is not None
-    change = (
-        f"{change_of(decision.ratio)} ({change_of(decision.low)} to {change_of(decision.high)})"
-    )
+    change = change_of(decision.ratio)
+    if decision.low is not None and decision.high is not None:
+        change += f" ({change_of(decision.low)} to {change_of(decision.high)})"
     text = f"{change}, {runs}, spread {decision.spread:.1%}".replace("%", " %")
     held = f"{limit:.3g}" if limit >= 1 else f"{limit * 100:.3g} %"
     if decision.outcome == "passed":

@@ -19,7 +19,7 @@ from hostgap.errors import ConfigError, TraceError
 from hostgap.files import read_head, read_whole
 from hostgap.gate.model import Key
 from hostgap.profiling import measurement as pm
-from hostgap.profiling.rundir import LARGEST, NAME, is_run_dir, read_measurement
+from hostgap.profiling.rundir import LARGEST, NAME, is_run_dir, parse_measurement, read_measurement
 from hostgap.trace.load import load_trace
 from hostgap.trace.model import Trace
 
@@ -234,9 +234,10 @@ def _measured(path: Path) -> pm.Measurement:
     if not path.is_dir() and path.name != NAME:
         # a folder of loose measurements: the reader of run directories knows one name only
         try:
-            return msgspec.json.decode(read_whole(path, LARGEST), type=pm.Measurement)
-        except (OSError, msgspec.DecodeError, RecursionError) as error:
-            raise TraceError(f"{path}: {error}") from error
+            data = read_whole(path, LARGEST)
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return parse_measurement(data, path)
     return read_measurement(folder)
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 FEWEST = 5  # processes a side
 ALPHA = 0.005  # of calling equal sides different
+TAIL = 0.025  # on either side of the interval
 SURE = 0.05  # of calling a slowdown of the limit none
 POWER = 0.9
 NOISE_SHARE = 0.5  # of the limit
@@ -59,7 +60,9 @@ def decide(base: Sequence[float], new: Sequence[float], limit: float) -> Decisio
     rounded = math.ceil(spread * 500) / 500  # up to 0.2 %: no more is known of it
     shifts = np.sort((b[:, None] - a[None, :]).ravel())
     ratio = math.exp(float(np.median(shifts)))
-    low, high = _interval(shifts, len(a), len(b), 0.025)
+    low = high = None
+    if _rank(len(a), len(b), TAIL) > 0:  # of so few even the ends hold the ratio less often
+        low, high = _interval(shifts, len(a), len(b), TAIL)
     if min(len(a), len(b)) < FEWEST:
         needed = runs_needed(rounded, limit)
         return Decision("inconclusive", ratio, low, high, spread, None, needed)
@@ -120,8 +123,8 @@ def _interval(shifts: NDArray[np.float64], n: int, m: int, tail: float) -> tuple
 
 
 def _rank(n: int, m: int, tail: float) -> int:
-    """The k-th smallest and largest of the pairs' ratios bound the ratio; at least 1."""
-    return max(1, _worst(n, m, tail) + 1)
+    """The k-th smallest and largest of the pairs' ratios bound the ratio; 0 where none do."""
+    return _worst(n, m, tail) + 1
 
 
 def _worst(n: int, m: int, tail: float) -> int:

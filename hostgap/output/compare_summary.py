@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+
 from hostgap.compare.sides import Comparison, Row
 from hostgap.gate.baseline import told
 from hostgap.gate.metrics import METRICS, shown
 from hostgap.gate.step_time import change_of
 from hostgap.output.printable import printable
-from hostgap.output.summary import duration
+from hostgap.units import duration
 
 CAUSES = 6
 LEAST_CHANGE = 0.01  # of the idle time, that is worth a word
@@ -85,11 +87,13 @@ def step_time(comparison: Comparison) -> list[str]:
     if comparison.step_time is None:
         return []
     times = comparison.step_time.times
-    middle = [duration(sorted(side)[len(side) // 2]) for side in (times.base_ns, times.new_ns)]
+    middle = [duration(statistics.median(side)) for side in (times.base_ns, times.new_ns)]
     line = f"step without a profiler: {middle[0]} -> {middle[1]}"
-    if times.ratio is None or times.low is None or times.high is None:
+    if times.ratio is None:
         return [line]
-    line += f", {change_of(times.ratio)} ({change_of(times.low)} to {change_of(times.high)})"
+    line += f", {change_of(times.ratio)}"
+    if times.low is not None and times.high is not None:
+        line += f" ({change_of(times.low)} to {change_of(times.high)})"
     runs = f"{len(times.base_ns)} and {len(times.new_ns)} processes"
     lines = [line, f"{runs}, spread {times.spread:.1%}"]
     if comparison.step_time.verdict == "inconclusive":

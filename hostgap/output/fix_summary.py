@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostgap.fixes.report import FixReport, Rung
 from hostgap.output.printable import printable
-from hostgap.output.summary import duration, percent
+from hostgap.units import duration, percent
 
 MARKS = {"start": " ", "kept": "+", "rolled-back": "-", "failed": "!", "candidate": "?"}
 STATUS = {

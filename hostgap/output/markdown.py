@@ -7,6 +7,7 @@ import re
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.output import summary as s
 from hostgap.output.printable import printable
+from hostgap.units import duration
 
 SITES = 10
 FINDINGS = 10
@@ -39,7 +40,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             "|---|--:|--:|---|",
         ]
         lines += [
-            f"| {_text(row.label)} | {s.duration(row.ns / n)} | "
+            f"| {_text(row.label)} | {duration(row.ns / n)} | "
             f"{_text(row.percent)} | {row.meaning} |"
             for row in s.breakdown(device)
         ]
@@ -50,7 +51,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             causes = sorted(idle.by_cause, key=lambda cause: -idle.by_cause[cause])
             calls = ", ".join(idle.calls)
             lines.append(
-                f"| {s.duration(idle.idle_ns / n)} | {_text(s.place(idle.site))} | "
+                f"| {duration(idle.idle_ns / n)} | {_text(s.place(idle.site))} | "
                 f"{_text(', '.join(causes))} | {_text(calls)} |"
             )
         if device.idle_sites:

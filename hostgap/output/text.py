@@ -14,6 +14,7 @@ from hostgap.diagnosis.model import DeviceMetrics, Diagnosis, Finding
 from hostgap.output import summary as s
 from hostgap.output.printable import printable
 from hostgap.output.terminal import console_on
+from hostgap.units import duration, percent
 
 SITES = 5
 FINDINGS = 5
@@ -74,7 +75,7 @@ def _device(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> No
     n = s.steps_in(diagnosis)
     per = " a step" if s.per_step(diagnosis) else ""
     gpu = f"GPU {printable(str(device.device))}"
-    time = s.duration(device.window_ns / n)
+    time = duration(device.window_ns / n)
     title = f"Where the time of {gpu} went{s.trace_part(diagnosis)} ({time}{per})"
     console.print(Text(title, style="bold"))
     if device.reason is not None:
@@ -90,7 +91,7 @@ def _device(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> No
         style = "green" if row.busy else "yellow"
         table.add_row(
             Text(row.label, style=style),
-            s.duration(row.ns / n),
+            duration(row.ns / n),
             row.percent,
             Text(_bar(row.ns / device.window_ns), style=style),
             row.meaning,
@@ -126,15 +127,15 @@ def _sites(console: Console, diagnosis: Diagnosis, device: DeviceMetrics) -> Non
     for idle in shown:
         cause, ns = max(idle.by_cause.items(), key=lambda item: item[1])
         table.add_row(
-            s.duration(idle.idle_ns / n),
-            s.percent(idle.idle_ns, device.window_ns),
+            duration(idle.idle_ns / n),
+            percent(idle.idle_ns, device.window_ns),
             Text(s.place(idle.site)),
-            f"{s.percent(ns, idle.idle_ns)} {cause}",
+            f"{percent(ns, idle.idle_ns)} {cause}",
         )
     rest = device.idle_ns - sum(idle.idle_ns for idle in shown)
     if rest:
         table.add_row(
-            s.duration(rest / n), s.percent(rest, device.window_ns), Text("elsewhere", "dim"), ""
+            duration(rest / n), percent(rest, device.window_ns), Text("elsewhere", "dim"), ""
         )
     console.print(Padding(table, (0, 0, 0, 2)))
 
@@ -180,7 +181,7 @@ def _finding(
     if others:
         most = max(other.predicted_saving_ns or 0 for other in others) / s.steps_in(diagnosis)
         places = f"{len(others)} more places" if len(others) > 1 else "another place"
-        also = f" (and at {places}, up to {s.duration(most)} each)"
+        also = f" (and at {places}, up to {duration(most)} each)"
     lines = (
         (printable(finding.title) + s.shadow(diagnosis, finding), ""),
         (f"{s.often(diagnosis, finding)}{at}{also}", "dim"),

@@ -12,6 +12,7 @@ import msgspec
 
 SCHEMA = "hostgap.measurement/1"
 # What no measurement can hold: sums are reported as whole ns, in 64 bits.
+SHORTEST_NS = 1.0  # of a step
 LONGEST_NS = 1e15  # eleven days
 MOST_STEPS = 10  # that a part of one takes, such as a graph or a wait on several streams at once
 

@@ -17,7 +17,7 @@ import msgspec
 
 from hostgap.errors import HostgapError, TraceError
 from hostgap.files import atomic_output, read_whole
-from hostgap.profiling.measurement import LONGEST_NS, MOST_STEPS, SCHEMA, Measurement
+from hostgap.profiling.measurement import LONGEST_NS, MOST_STEPS, SCHEMA, SHORTEST_NS, Measurement
 
 NAME = "measurement.json"
 _RANK = re.compile(r"rank\d{1,6}")
@@ -138,6 +138,19 @@ def read_measurement(folder: Path) -> Measurement:
     except OSError as error:
         hint = "a run directory is what `hostgap profile` writes"
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
+    return parse_measurement(data, path)
+
+
+def parse_measurement(data: bytes, path: Path) -> Measurement:
+    """The measurement that a file holds.
+
+    Args:
+        data: its bytes.
+        path: its name, for errors.
+
+    Raises:
+        TraceError: see `read_measurement`.
+    """
     try:
         head = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         schema = msgspec.json.decode(head.get("schema", msgspec.Raw(b"null")))
@@ -164,6 +177,9 @@ def _check_times(path: Path, measurement: Measurement) -> None:
     Raises:
         TraceError: see above.
     """
+    step = measurement.timing.step
+    if not SHORTEST_NS <= step.low_ns <= step.median_ns <= step.high_ns <= LONGEST_NS:
+        raise TraceError(f"{path}: its step takes {step.median_ns:g} ns, which is no time")
     times = {"span_ns": measurement.span_ns or 0.0}
     most = LONGEST_NS
     waits = measurement.waits

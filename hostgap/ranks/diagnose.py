@@ -199,6 +199,8 @@ def _status(
         return "not read"
     if outcome.diagnosis is None:
         return "failed"
+    if outcome.diagnosis.verdict == "unmeasurable":
+        return "unmeasurable"
     return outcome.diagnosis.trace.integrity.verdict
 
 

@@ -27,6 +27,7 @@ from hostgap.ranks.model import (
 )
 from hostgap.ranks.straggler import straggler, untraced_cost
 from hostgap.ranks.work import Work
+from hostgap.units import duration
 
 FEWEST = 4  # ranks among which one can be an outlier
 FAR = 3.5  # usual deviations
@@ -120,7 +121,7 @@ def summarize(
         not_compared=not_compared,
         straggler=late,
         spread=list(_spreads(measured)),
-        findings=merged(workers, _of_all(measured, late) if comparison else None),
+        findings=merged(workers, _of_all(measured, late) if comparison and measured else None),
         batches=by_batch(diagnosis.steps for diagnosis in found),
         notes=list(notes),
     )
@@ -199,9 +200,9 @@ def _of_all(
     wait, worst, most = max(waits, key=lambda each: each[0])
     if wait:
         shown = [one.label for ns, one, f in waits if ns >= MIN_SAVING * f.window_ns]
-        title = f"{worst.label} waits {wait / 1e6:,.1f} ms of its window in collectives"
+        title = f"{worst.label} waits {duration(wait)} of its window in collectives"
         if most.untraced_wait_ns is not None:
-            title = f"{worst.label} waits {most.untraced_wait_ns / 1e6:,.2f} ms a step in "
+            title = f"{worst.label} waits {duration(most.untraced_wait_ns)} a step in "
             title += "collectives, without a profiler"
         found.append(_rank_finding("HG701", title, shown or [worst.label], worst.label, wait, most))
     of_late = [f for one, f in measured if late is not None and one.label == late.label]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostgap.output.printable import printable
-from hostgap.output.summary import duration, percent, place
+from hostgap.output.summary import place
 from hostgap.ranks.excess import COPIES, GPU_WORK, SLOWER_HOST
 from hostgap.ranks.model import DiagnosisSet, MergedFinding, RankDiagnosis, Spread, Straggler
 from hostgap.ranks.straggler import CLEAR_SLOWER, UNEXPLAINED
+from hostgap.units import duration, percent
 
 WORST = 8  # ranks shown
 _NAMED = 4  # labels that are written out

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hostgap.analysis.causes import MEANING, Cause
 from hostgap.diagnosis.model import DeviceMetrics, Diagnosis
 from hostgap.output import summary as s
+from hostgap.units import duration, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +110,13 @@ def _times(
     if old is not None and now is not None:
         change = f"{(now - old) * 100:+.0f} points"
         name = "Kernel utilization, as traced"
-        figures.append(
-            Figure(name, s.percent(old, 1), s.percent(now, 1), change, _better(now - old))
-        )
+        figures.append(Figure(name, percent(old, 1), percent(now, 1), change, _better(now - old)))
     return figures
 
 
 def _time(name: str, old: float, now: float) -> Figure:
     change = f"{(now - old) / old:+.0%}".replace("%", " %") if old else ""
-    return Figure(name, s.duration(old), s.duration(now), change, _better(old - now))
+    return Figure(name, duration(old), duration(now), change, _better(old - now))
 
 
 def _better(gain: float) -> bool | None:

@@ -11,6 +11,7 @@ from hostgap.fixes.report import FixReport, Rung
 from hostgap.output import fix_summary
 from hostgap.output import summary as s
 from hostgap.report.evidence import finding_ids
+from hostgap.units import amount_of, duration, percent
 
 # Causes of one family share a colour and differ in their pattern; see report.css.
 FAMILIES: dict[str, tuple[Cause, ...]] = {
@@ -84,18 +85,20 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
     shown = []
     if real is not None and real.exposed_idle_ns is not None:
         share = real.exposed_idle_ns / real.step_ns
-        idle = s.amount_of(real.exposed_idle_ns, real.step_ns)
-        shown.append(Tile("GPU idle", s.percent(share, 1), f"{idle}, without profiler", share))
-        shown.append(Tile("Step", s.duration(real.step_ns), "without profiler", real.step_ns))
+        idle = amount_of(real.exposed_idle_ns, real.step_ns)
+        shown.append(
+            Tile("GPU waits for host", percent(share, 1), f"{idle}, without profiler", share)
+        )
+        shown.append(Tile("Step", duration(real.step_ns), "without profiler", real.step_ns))
     else:
         share = device.idle_ns / max(1, device.window_ns)
-        idle = s.amount_of(device.idle_ns / n, device.window_ns / n)
-        shown.append(Tile("GPU idle", s.percent(share, 1), f"{idle}{per}, as traced", share))
+        idle = amount_of(device.idle_ns / n, device.window_ns / n)
+        shown.append(Tile("GPU idle", percent(share, 1), f"{idle}{per}, as traced", share))
         name = "Step" if per else "Window"
         value = device.window_ns / n
-        shown.append(Tile(name, s.duration(value), "as traced", value))
+        shown.append(Tile(name, duration(value), "as traced", value))
     busy = device.kernel_busy_ns / n
-    shown.append(Tile("Kernels", s.duration(busy), f"of GPU work{per}", busy))
+    shown.append(Tile("Kernels", duration(busy), f"of GPU work{per}", busy))
     average = diagnosis.steps.per_step
     if per and average is not None:
         graphs = ""
@@ -171,8 +174,8 @@ def fix_tiles(report: FixReport) -> list[Tile]:
     assert before.step is not None
     assert after.step is not None
     shown = [
-        Tile("Before", s.duration(before.step.median_ns), "a step", before.step.median_ns),
-        Tile("After", s.duration(after.step.median_ns), "a step", after.step.median_ns),
+        Tile("Before", duration(before.step.median_ns), "a step", before.step.median_ns),
+        Tile("After", duration(after.step.median_ns), "a step", after.step.median_ns),
     ]
     if report.overall is not None and report.overall.ratio > 0:
         ratio = report.overall.ratio
@@ -181,9 +184,9 @@ def fix_tiles(report: FixReport) -> list[Tile]:
     if was is None or now is None:
         return shown
     if was.kernel_utilization is not None and now.kernel_utilization is not None:
-        note = f"of the step in kernels, was {s.percent(was.kernel_utilization, 1)}"
+        note = f"of the step in kernels, was {percent(was.kernel_utilization, 1)}"
         value = now.kernel_utilization
-        shown.append(Tile("Utilization", s.percent(value, 1), note, value))
+        shown.append(Tile("Utilization", percent(value, 1), note, value))
     if was.launches is not None and now.launches is not None:
         note = f"a step, was {_count(was.launches)}"
         shown.append(Tile("Launches", _count(now.launches), note, now.launches))

@@ -31,7 +31,7 @@ def test_fires_on_a_compilation(name: str) -> None:
     assert found.site is not None
     assert (found.site.file, found.site.function) == ("train.py", "step")
     assert (found.count_per_step, found.severity) == (1, "error")
-    assert found.title.endswith("4 times, 0.3 ms each")
+    assert found.title.endswith("4 times, 300 us each")
     assert found.predicted_saving_ns is not None
     assert 4 * 290_000 < found.predicted_saving_ns < 4 * 345_000
 

@@ -21,7 +21,7 @@ def waiting(t: int, i: int, engine: str = IDLE) -> Iterator[Event]:
 def test_fires_and_is_no_defect() -> None:
     (found,) = findings("HG512", repeated(waiting, 500_000))
     assert (found.count_per_step, found.severity) == (1.0, "info")
-    assert "1.2 ms, 62% of the window" in found.title
+    assert "1.24 ms, 62% of the window" in found.title
 
 
 def test_what_is_no_work_is_no_wait_for_input() -> None:

@@ -30,8 +30,8 @@ def step(t: int, i: int, name: str = UP, stream: int = 7, length: int = 50_000) 
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        (UP, "Uploads of 50 us a step while no kernel runs, likely needed only later"),
-        (DOWN, "Downloads of 50 us a step while no kernel runs"),
+        (UP, "Uploads of 50.0 us a step while no kernel runs, likely needed only later"),
+        (DOWN, "Downloads of 50.0 us a step while no kernel runs"),
     ],
 )
 def test_fires_on_a_copy_between_kernels(name: str, title: str) -> None:

@@ -34,8 +34,11 @@ def step(t: int, i: int, name: str = DOWN, *, sync: bool = False) -> Iterator[Ev
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        (DOWN, "Results are copied out for 50 us a step, beside the next step they would be free"),
-        (UP, "Inputs come for 50 us a step, beside the previous step they would be free"),
+        (
+            DOWN,
+            "Results are copied out for 50.0 us a step, beside the next step they would be free",
+        ),
+        (UP, "Inputs come for 50.0 us a step, beside the previous step they would be free"),
     ],
 )
 def test_fires_at_both_ends_of_a_step(name: str, title: str) -> None:

@@ -20,7 +20,7 @@ def test_fires_on_eager_launches_and_reads() -> None:
     )
     assert launches.title.startswith("1,228 launches a step: on an H200 each takes 11.1 us")
     assert launches.title.endswith("more with stacks")
-    assert waits.title.startswith("1 waits a step: on an H200 a read of an idle device")
+    assert waits.title.startswith("1 wait a step: on an H200 a read of an idle device")
     exported = findings("HG901", sample("eager_item.sqlite"))
     assert any("each takes 9.8 us" in one.title for one in exported)
 

@@ -20,7 +20,7 @@ def test_fires_on_two_counted_steps() -> None:
 
 def test_fires_on_a_short_window() -> None:
     (found,) = findings("HG902", sample("compile_graphs.json.gz"))
-    assert found.title == "The window is short: 5.0 ms"
+    assert found.title == "The window is short: 5.01 ms"
 
 
 def test_fires_without_steps() -> None:
