@@ -160,33 +160,46 @@ def _why(done: Attached) -> str:
 
 
 def _diagnose(done: Attached, *, force: bool) -> int:
-    """Print each rank's diagnosis and write its JSON beside its trace; the exit code."""
+    """Print each rank's diagnosis and write its JSON beside its trace; the exit code.
+
+    Raises:
+        HostgapError: no rank's trace can be read.
+    """
     from hostgap.analysis.analyze import analyze
     from hostgap.cli.progress import reading
+    from hostgap.errors import HostgapError
     from hostgap.files import atomic_output
     from hostgap.output.json import render_json
     from hostgap.output.printable import printable
     from hostgap.output.text import render_text
     from hostgap.trace.load import load_trace
 
-    unmeasurable = False
+    unmeasurable, failures, read = False, [], 0
     for file, path in zip(done.serving.files, done.paths, strict=True):
         heading = f"{printable(file.label, 80)}: {printable(file.file, 200)}"
         click.echo(f"\n== {heading}")
         if file.role == "frontend":
             click.echo("The API server's own trace, without a GPU: not diagnosed.")
             continue
-        with reading(str(path)) as progress:
-            trace = load_trace(path, progress=progress)
-        diagnosis = analyze(trace)
+        try:
+            with reading(str(path)) as progress:
+                trace = load_trace(path, progress=progress)
+            diagnosis = analyze(trace)
+        except HostgapError as error:  # the other ranks have something to say all the same
+            failures.append(error)
+            click.echo(f"hostgap: warning: {printable(error.message, 500)}", err=True)
+            continue
+        read += 1
         for problem in diagnosis.problems:
             click.echo(f"hostgap: warning: {printable(problem, 500)}", err=True)
         render_text(diagnosis, sys.stdout)
         with atomic_output(_json_beside(path), force=force) as stream:
             stream.write(render_json(diagnosis))
         unmeasurable |= diagnosis.verdict == "unmeasurable"
+    if failures and not read:
+        raise failures[0]
     click.echo(f"Wrote {done.paths[0].parent}: traces, diagnoses, serving.json", err=True)
-    return EXIT_UNMEASURABLE if unmeasurable else 0
+    return EXIT_UNMEASURABLE if unmeasurable or failures else 0
 
 
 def _json_beside(path: Path) -> Path:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,29 @@ def test_a_file_that_is_no_trace(
     with served(FakeSglang(folder, damage="text")) as fake:
         assert run(line(fake, tmp_path / "out")) == 2
     assert "hostgap: error: " in capsys.readouterr().err
+
+
+def test_one_rank_that_cannot_be_read_leaves_the_others(
+    server: FakeVllm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tests.serving import fake as module
+
+    whole, made = module.worker_trace, []
+
+    def one_damaged(step: str) -> bytes:
+        made.append(step)
+        return whole(step) if len(made) > 1 else gzip.compress(b'{"traceEvents": "none"}')
+
+    monkeypatch.setattr(module, "worker_trace", one_damaged)
+    out = tmp_path / "out"
+    assert run(line(server, out)) == 3
+    said = capsys.readouterr()
+    assert said.err.count("hostgap: warning: ") == 1
+    assert len(list(out.glob("*.diagnosis.json"))) == 1
+    assert "GPU idle" in said.out
 
 
 def test_key_of_the_environment(

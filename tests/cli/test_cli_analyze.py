@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.ranks.build import Job, document
+
 ROOT = Path(__file__).parents[2]
 ITEM = ROOT / "sample_traces" / "eager_item.json.gz"
 GRAPH = ROOT / "sample_traces" / "cuda_graph.json.gz"
@@ -149,6 +151,19 @@ def test_unmeasurable_is_3_with_its_json(tmp_path: Path) -> None:
     written = json.loads(done.stdout)
     assert written["trace"]["integrity"]["verdict"] == "unmeasurable"
     assert written["devices"] == []
+
+
+def test_a_chosen_step_without_gpu_work_is_3(tmp_path: Path) -> None:
+    path = tmp_path / "hole.json"
+    events = document(Job(1, steps=8), 0)["traceEvents"]
+    marks = [event for event in events if event["name"].startswith("ProfilerStep")]
+    low, high = (float(marks[at]["ts"]) for at in (4, 5))
+    kept = [event for event in events if event in marks or not low <= float(event["ts"]) < high]
+    path.write_text(json.dumps({"traceEvents": kept}))
+    assert hostgap("analyze", path).returncode == 0
+    done = hostgap("analyze", path, "--steps", "4:5")
+    assert done.returncode == 3
+    assert done.stdout.startswith(b"Nothing can be measured")
 
 
 @pytest.mark.parametrize(

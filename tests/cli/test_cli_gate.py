@@ -141,6 +141,25 @@ def test_2_another_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert gate(EAGER, "--allow-mismatch") == 0
 
 
+def test_a_canary_is_held_against_base_runs_too() -> None:
+    assert gate(EAGER, "--base", str(EAGER)) == 0
+    assert gate(EAGER, "--base", str(EAGER), "--canary") == 0
+
+
+def test_folders_of_a_configuration_lie_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("hostgap.toml").write_text('source-roots = ["src"]\n')
+    assert gate(EAGER, *NO_SYNC) == 2
+    error = capsys.readouterr().err
+    assert "hostgap.toml: source-roots: " in error
+    assert "no such folder" in error
+    Path("src/deep").mkdir(parents=True)
+    assert gate(EAGER, *NO_SYNC) == 0
+    monkeypatch.chdir("src/deep")
+    assert gate(EAGER, *NO_SYNC) == 0
+
+
 @pytest.mark.parametrize("schema", ["hostgap.diagnosis/2", "hostgap.diagnosis-set/1"])
 def test_2_a_result_of_another_schema(schema: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("r.json").write_text(json.dumps({"schema": schema}))

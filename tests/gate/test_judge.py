@@ -25,7 +25,7 @@ from tests.analysis.build import (
     op,
     steps,
 )
-from tests.gate.sides import check_of, entry, judged, sample
+from tests.gate.sides import check_of, entry, judged, runs_of, sample
 from tests.rules.check import repeated
 
 ITEM = {"function": "decode_until_eos", "owner": "me", "reason": "the answer ends there"}
@@ -392,6 +392,23 @@ def test_unmeasurable_beats_failed() -> None:
     )
     assert {check.status for check in result.checks} >= {"unmeasurable"}
     assert result.exit_code == 3
+
+
+def test_a_baseline_and_a_trace_without_steps() -> None:
+    """Whoever loses the annotation of steps must not have a gate that passes for ever."""
+    eager = sample("eager.json.gz")
+    bare = build([call(LAUNCH, 10, 20, 1), kernel(30, 40, 1)])
+    result = judged(subject_of(bare), [entry(eager)])
+    assert (result.outcome, result.exit_code) == ("unmeasurable", 3)
+    assert "no steps" in result.checks[0].text
+
+
+def test_a_baseline_and_runs_without_a_trace() -> None:
+    result = judged(runs_of(*[1e6] * 5), [entry(sample("eager.json.gz"))])
+    assert (result.outcome, result.exit_code) == ("unmeasurable", 3)
+    timed = judged(runs_of(*[1e6] * 5), [entry(sample("eager.json.gz"))], step_time={"max": "2ms"})
+    assert (timed.outcome, timed.exit_code) == ("passed", 0)
+    assert any("has no trace" in note for note in timed.notes)
 
 
 # --- the canary ------------------------------------------------------------------------------

@@ -74,12 +74,20 @@ def test_a_limit_of_the_steps_time(times: list[float], status: str) -> None:
     assert check_of(result, "step_time").status == status
 
 
+def test_of_an_even_number_of_processes_the_mean_of_the_middle_two_is_held_to_it() -> None:
+    result = judged(runs_of(1e6, 2e6), step_time={"max": "1.6ms"})
+    assert check_of(result, "step_time").value == 1.5e6
+    assert check_of(result, "step_time").status == "passed"
+
+
 def test_traces_have_no_unprofiled_times() -> None:
     result = timed(sample("eager.json.gz"), sample("eager.json.gz"))
     check = check_of(result, "step_time", "base runs")
     assert check.status == "skipped"
     alone = timed(None, sample("eager.json.gz"))
     assert "--base" in check_of(alone, "step_time", "base runs").text
+    assert (alone.outcome, alone.exit_code) == ("inconclusive", 0)  # it decides nothing
+    assert timed(None, sample("eager.json.gz"), strict=True).exit_code == 1
 
 
 def test_counts_against_the_base_runs_trace() -> None:

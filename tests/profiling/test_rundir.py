@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from hostgap.errors import HostgapError, TraceError
+from hostgap.gate.subject import load_subject
 from hostgap.profiling.measurement import Estimate, Measurement, Pass, Waits
 from hostgap.profiling.rundir import NAME, new_run_dir, read_measurement, write_measurement
-from tests.profiling.build import measurement
+from tests.profiling.build import estimate, measurement
 
 
 def test_written_and_read_back(tmp_path: Path) -> None:
@@ -64,6 +65,20 @@ def test_what_is_no_measurement(tmp_path: Path, text: bytes, message: str) -> No
     (tmp_path / NAME).write_bytes(text)
     with pytest.raises(TraceError, match=message):
         read_measurement(tmp_path)
+
+
+@pytest.mark.parametrize("ns", [0.0, -1.0, 1e300])
+def test_a_step_that_takes_no_time(tmp_path: Path, ns: float) -> None:
+    made = measurement()
+    timing = msgspec.structs.replace(made.timing, step=estimate(ns))
+    write_measurement(tmp_path, msgspec.structs.replace(made, timing=timing))
+    with pytest.raises(TraceError, match="which is no time"):
+        read_measurement(tmp_path)
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    (tmp_path / NAME).rename(loose / "one.json")
+    with pytest.raises(TraceError, match="which is no time"):
+        load_subject(loose)
 
 
 def test_no_measurement_at_all(tmp_path: Path) -> None:

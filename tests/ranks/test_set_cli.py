@@ -15,7 +15,7 @@ import pytest
 from hostgap.cli import run
 from hostgap.profiling.measurement import Estimate, Pass
 from hostgap.ranks import render
-from tests.ranks.build import Job, write
+from tests.ranks.build import Job, document, write
 from tests.rules.check import measurement
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +93,22 @@ def test_an_unmeasurable_or_unreadable_rank_is_3_with_its_json(
     error = capsys.readouterr().err
     assert len(error.splitlines()) <= 2
     assert "and 3 more" in error
+
+
+def test_ranks_of_which_none_supports_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their collectives were recorded all the same; most kernels were not."""
+    for rank in range(3):
+        events = document(Job(3, host_us={1: 320}), rank)["traceEvents"]
+        for event in [e for e in events if e["name"] == "cudaLaunchKernel"]:
+            args = {**event["args"], "correlation": event["args"]["correlation"] + 100_000}
+            start = f"{float(event['ts']) + 0.2:.3f}"
+            events.append({**event, "ts": start, "dur": "0.1", "args": args})
+        kept = [event for event in events if event["name"] != "gemm"]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": kept}))
+    found = result(capsys, tmp_path, code=3)
+    assert [one["status"] for one in found["ranks"]] == ["unmeasurable"] * 3
 
 
 def test_a_frontend_is_no_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
