@@ -44,6 +44,10 @@ from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Role
 
 FEWEST = 20  # launches a step that make a storm
+COMPILED_ADVICE = (
+    "It is compiled already: capture the step in a CUDA graph "
+    '(torch.compile\'s mode="reduce-overhead").'
+)
 
 
 class Options(base.Options, frozen=True):
@@ -85,4 +89,6 @@ class LaunchStorm(Rule):
             f"take {kernel / 1e3:.1f} us"
         )
         edit = Edit(capture=context.step_spans(), unblock=context.waits.call)
-        yield Match(calls=calls, edit=edit, title=title, site=context.region_site(calls))
+        advice = COMPILED_ADVICE if context.compiled else ""
+        site = context.region_site(calls)
+        yield Match(calls=calls, edit=edit, title=title, site=site, advice=advice)

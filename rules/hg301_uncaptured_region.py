@@ -27,7 +27,8 @@ take one launch and 0.2 to 0.5 us of host time per node.
         probs.masked_fill_(mask, 0)                 # a fixed shape: nothing to wait for
         tokens.copy_(torch.multinomial(probs, 1))
 
-First take out what blocks the capture, then capture.
+First take out what blocks the capture, then capture. In a serving engine graphs may only be
+switched off: `enforce_eager=True` in vLLM, `--disable-cuda-graph` in SGLang.
 
 ## Options
 - `min-launches` (10): launches a step below which a stretch is left alone.

@@ -39,6 +39,8 @@ from hostgap.diagnosis.idle import IdlePlaces, caused_by, idle_match
 from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.units import duration
 
+COMPILED_ADVICE = "A CUDA graph, or a larger batch: it is compiled already."
+
 
 class Options(base.Options, frozen=True):
     """Thresholds of HG504."""
@@ -63,4 +65,6 @@ class DispatchBound(Rule):
         places = IdlePlaces(context, lambda parts: caused_by(parts, Cause.DISPATCH))
         for site, idle in places.costliest():
             each = idle.total / context.steps
-            yield idle_match(context, site, idle, f"{self.title}: {duration(each)} a step here")
+            title = f"{self.title}: {duration(each)} a step here"
+            advice = COMPILED_ADVICE if context.compiled else ""
+            yield idle_match(context, site, idle, title, advice)

@@ -46,6 +46,10 @@ from hostgap.diagnosis.rule import Match, Need, Rule
 from hostgap.trace.model import Bool
 from hostgap.units import duration
 
+COMPILED_ADVICE = (
+    "Vectorise loops, hoist what does not change; or a CUDA graph: it is compiled already."
+)
+
 
 class Options(base.Options, frozen=True):
     """Thresholds of HG505."""
@@ -76,4 +80,6 @@ class PythonBound(Rule):
             return
         for site, idle in places.costliest():
             each = idle.total / context.steps
-            yield idle_match(context, site, idle, f"{self.title}: {duration(each)} a step here")
+            title = f"{self.title}: {duration(each)} a step here"
+            advice = COMPILED_ADVICE if context.compiled else ""
+            yield idle_match(context, site, idle, title, advice)

@@ -49,4 +49,5 @@ def command(trace: Path, out: Path, also: tuple[str, ...], force: bool) -> None:
     size = (
         f"{done.text_bytes / 1e6:,.1f} MB" if done.text_bytes >= 1e5 else f"{done.text_bytes} bytes"
     )
-    click.echo(f"Wrote {out}: {done.changed:,} strings changed in {size} of {done.what}", err=True)
+    strings = f"{done.changed:,} string{'' if done.changed == 1 else 's'}"
+    click.echo(f"Wrote {out}: {strings} changed in {size} of {done.what}", err=True)

@@ -39,6 +39,9 @@ from hostgap.profiling.measurement import Measurement
 from hostgap.trace.columns import distinct_codes
 from hostgap.trace.model import Bool, HostKind, Int32, Int64, Role, Trace
 
+COMPILED = 0.2  # of the launched kernels; the matrix products beside them are a library's
+_INDUCTOR = ("triton_poi_", "triton_red_", "triton_per_", "triton_for_", "triton_tem_")
+
 
 @dataclass(frozen=True, slots=True)
 class Launched:
@@ -151,6 +154,14 @@ class Context:
         call = gpu.call[rows]
         graph = api.role[call] == Role.GRAPH_LAUNCH
         return Launched(rows.astype(np.int32), call, graph, self.analysis.steps.op_step[rows])
+
+    @cached_property
+    def compiled(self) -> bool:
+        """Whether torch.compile made a good part of the kernels that are launched."""
+        launched = self.launched
+        names = self.trace.gpu_ops.name[launched.op[~launched.graph]]
+        made = np.array([name.startswith(_INDUCTOR) for name in self.trace.names], np.bool_)
+        return bool(len(names) and made[names].mean() >= COMPILED)
 
     @cached_property
     def sequence(self) -> KernelSequence:

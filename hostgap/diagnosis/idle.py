@@ -248,7 +248,9 @@ class IdlePlaces:
             yield site, _put_together(found.pop(key))
 
 
-def idle_match(context: Context, site: Site | None, idle: Idle, title: str = "") -> Match:
+def idle_match(
+    context: Context, site: Site | None, idle: Idle, title: str = "", advice: str = ""
+) -> Match:
     """A match of idle time: without it the host does not spend it.
 
     Its calls are the launches that came late for it, its count the gaps it has a part in.
@@ -258,7 +260,8 @@ def idle_match(context: Context, site: Site | None, idle: Idle, title: str = "")
     late = late[(np.diff(late, prepend=-1) != 0) & (late < len(launches))]
     calls = launches[late] if site is not None else launches[:0]
     edit = Edit(cut=idle.spans)
-    return Match(calls=calls, edit=edit, site=site, count=len(idle.first_end), title=title)
+    count = len(idle.first_end)
+    return Match(calls=calls, edit=edit, site=site, count=count, title=title, advice=advice)
 
 
 def outermost(context: Context, names: Bool) -> Iterator[tuple[int, NDArray[np.intp]]]:

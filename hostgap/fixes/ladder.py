@@ -448,7 +448,7 @@ def _against(compared: Comparison, noise: float) -> str | None:
     if compared.ratio_high < 1.0 - noise:
         return None
     if compared.ratio_low > 1.0 + noise:
-        return f"slower: {_percent(compared.ratio)}"
+        return _percent(compared.ratio)
     low, high = _percent(compared.ratio_low), _percent(compared.ratio_high)
     return f"no effect beyond the noise ({low} to {high})"
 

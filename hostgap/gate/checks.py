@@ -166,6 +166,8 @@ class Checks:
     def _culprits(self, metric: Metric) -> list[g.Culprit]:
         if metric.name == "sync_calls_per_step":
             return self.waits.culprits
+        if metric.name in ("copies_per_step", "pageable_copies_per_step") and self.waits.copies:
+            return self.waits.copies
         diagnosis = self.new.diagnosis  # runs alone have none
         return culprits_of(metric, diagnosis) if diagnosis is not None else []
 

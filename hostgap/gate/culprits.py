@@ -40,6 +40,7 @@ class Waits:
         allowed: calls a step that are.
         allowed_copies: copies a step that these wait for.
         culprits: places whose calls are not all allowed, the most frequent first.
+        copies: those of them that are new and wait for a copy.
         stale: entries that matched nothing.
     """
 
@@ -47,6 +48,7 @@ class Waits:
     allowed: float
     allowed_copies: float
     culprits: list[Culprit]
+    copies: list[Culprit]
     stale: list[Allow]
 
 
@@ -63,7 +65,7 @@ def waits_of(diagnosis: Diagnosis, allow: Sequence[Allow], entry: Entry | None) 
     room = [each.per_step * n for each in allow]
     matched = [False] * len(allow)
     total = left = copies = 0.0
-    culprits = []
+    culprits, for_copy = [], []
     for sync in syncs:
         finding = _finding_of(diagnosis, sync)
         # A finding's site may hold more than the call's own: the line that the site pass saw.
@@ -80,10 +82,14 @@ def waits_of(diagnosis: Diagnosis, allow: Sequence[Allow], entry: Entry | None) 
         left += count
         if count > 1e-9:
             culprits.append(_of_sync(sync, site, finding, count / n, entry))
-    culprits = sorted(_numbered(culprits), key=lambda c: (c.new is False, -c.per_step))
+            for_copy.append(sync.copy is not None)
+    culprits = _numbered(culprits)
+    new_copies = [c for c, copied in zip(culprits, for_copy, strict=True) if copied and c.new]
+    culprits.sort(key=lambda c: (c.new is False, -c.per_step))
     stale = [each for each, seen in zip(allow, matched, strict=True) if not seen]
     share = left / total if total else 1.0
-    return Waits(share, (total - left) / n, copies / n, culprits[:MOST], stale)
+    allowed = (total - left) / n
+    return Waits(share, allowed, copies / n, culprits[:MOST], new_copies[:MOST], stale)
 
 
 def culprits_of(metric: Metric, diagnosis: Diagnosis) -> list[Culprit]:

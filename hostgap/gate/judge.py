@@ -63,7 +63,7 @@ def gate(
     if not settings.budgets and entries is None and base is None:
         raise ConfigError("nothing to gate on: no budget and no baseline", _ADVICE)
 
-    waits = Waits(1.0, 0.0, 0.0, [], [])
+    waits = Waits(1.0, 0.0, 0.0, [], [], [])
     if new.diagnosis is not None and bad is None:
         waits = waits_of(new.diagnosis, settings.allow, entry)
     judge = Checks(new, step, bad, waits, entry, against)

@@ -85,9 +85,8 @@ def _findings(diagnosis: Diagnosis) -> list[str]:
     if together := s.together_line(diagnosis):
         lines += ["", _text(together)]
     lines += [f"- {remark.code} {_text(remark.title)}" for remark in s.remarks(diagnosis)]
-    if seen := s.harmless(diagnosis):
-        names = dict.fromkeys(f"{finding.code} {finding.name}" for finding in seen)
-        lines += ["", _text(f"Seen, harmless: {', '.join(names)}")]
+    if seen := s.harmless_line(diagnosis):
+        lines += ["", _text(seen)]
     return lines
 
 

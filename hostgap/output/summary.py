@@ -280,6 +280,21 @@ def harmless(diagnosis: Diagnosis) -> list[Finding]:
     return [finding for finding in infos if not finding.code.startswith("HG9")]
 
 
+def harmless_line(diagnosis: Diagnosis) -> str:
+    """Which faults cost nothing where they were seen, "" without any."""
+    costly = {finding.code for finding in defects(diagnosis)}
+    names: dict[str, int] = {}
+    for finding in harmless(diagnosis):
+        name = f"{finding.code} {finding.name}"
+        names[name] = names.get(name, 0) + 1
+    shown = []
+    for name, places in names.items():
+        if name.split()[0] in costly:
+            name += f" at {places} more place{'' if places == 1 else 's'}"
+        shown.append(name)
+    return f"Seen, harmless: {', '.join(shown)}" if shown else ""
+
+
 def remarks(diagnosis: Diagnosis) -> list[Finding]:
     """Findings about the trace itself, the first of each rule."""
     first: dict[str, Finding] = {}

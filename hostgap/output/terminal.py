@@ -11,12 +11,18 @@ from typing import IO
 from rich.console import Console
 
 WIDTH = 80
+MOST = 10_000  # columns that COLUMNS may ask for
 _ASCII = str.maketrans({"█": "#", "·": "-", **dict.fromkeys("▏▎▍▌▋▊▉", "#")})
 
 
 def width_of(stream: IO[str], otherwise: int = WIDTH) -> int:
-    """Columns of the terminal that a stream goes to, or `otherwise` where it is none."""
-    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else otherwise
+    """Columns of the terminal that a stream goes to; where it is none COLUMNS, or `otherwise`."""
+    if stream.isatty():
+        return os.get_terminal_size(stream.fileno()).columns
+    asked = os.environ.get("COLUMNS", "")
+    return (
+        int(asked) if asked.isascii() and asked.isdigit() and 0 < int(asked) < MOST else otherwise
+    )
 
 
 @contextmanager

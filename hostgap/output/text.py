@@ -155,10 +155,9 @@ def _findings(console: Console, diagnosis: Diagnosis) -> None:
         console.print(Text(f"  and {rest}", style="dim"))
     if line := s.together_line(diagnosis):
         console.print(Text(f"  {line}"))
-    if seen := s.harmless(diagnosis):
-        names = dict.fromkeys(f"{finding.code} {finding.name}" for finding in seen)
+    if seen := s.harmless_line(diagnosis):
         console.print()
-        console.print(Text(f"Seen, harmless: {', '.join(names)}", style="dim"))
+        console.print(Text(seen, style="dim"))
     for remark in s.remarks(diagnosis):
         console.print(Text(f"{remark.code} {printable(remark.title)}", style="dim"))
     if diagnosis.problems:
@@ -180,8 +179,9 @@ def _finding(
     also = ""
     if others:
         most = max(other.predicted_saving_ns or 0 for other in others) / s.steps_in(diagnosis)
-        places = f"{len(others)} more places" if len(others) > 1 else "another place"
-        also = f" (and at {places}, up to {duration(most)} each)"
+        also = f" (and at another place, {duration(most)})"
+        if len(others) > 1:
+            also = f" (and at {len(others)} more places, up to {duration(most)} each)"
     lines = (
         (printable(finding.title) + s.shadow(diagnosis, finding), ""),
         (f"{s.often(diagnosis, finding)}{at}{also}", "dim"),

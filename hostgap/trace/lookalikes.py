@@ -102,6 +102,10 @@ _DOCUMENTS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"meta", "libs", "threads"}), "a Firefox profile"),
     (frozenset({"cells", "nbformat"}), "a Jupyter notebook"),
     (frozenset({"data"}), "a table or a Jaeger trace"),
+    (
+        frozenset({"schema", "tool", "verdict", "devices"}),
+        "a result of hostgap analyze (hostgap report makes a page of it)",
+    ),
     (frozenset({"schema"}), "a result of some tool (it has a schema of its own)"),
 )
 

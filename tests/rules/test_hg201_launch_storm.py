@@ -32,6 +32,13 @@ def test_fires_on_real_eager_steps(name: str) -> None:
     assert found.severity == "error"
 
 
+def test_what_is_compiled_is_not_to_be_compiled() -> None:
+    (compiled,) = findings("HG201", sample("compile.json.gz"))
+    assert "compiled already" in compiled.advice
+    (eager,) = findings("HG201", sample("eager.json.gz"))
+    assert "torch.compile it" in eager.advice
+
+
 def test_its_threshold_can_be_set() -> None:
     assert findings("HG201", repeated(storm, 400_000), **{"min-idle": 0.95}) == []
 
