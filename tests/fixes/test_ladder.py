@@ -195,26 +195,62 @@ def test_a_capture_that_nothing_makes_possible_ends_the_climb() -> None:
     assert report.status == "complete"
 
 
-def test_what_was_found_stands_when_interrupted_or_when_the_target_dies() -> None:
-    for error, status in (
-        (KeyboardInterrupt(), "interrupted"),
-        (Stopped(143), "interrupted"),  # by SIGTERM, as a job that runs out of time
-        (HostgapError("died"), "failed"),
-    ):
-        machine = Machine(launch_bound, launch_findings)
-        compare = machine.compare
+@pytest.mark.parametrize(
+    ("doing", "error", "status", "why"),
+    [
+        ("build", KeyboardInterrupt(), "interrupted", "interrupted while it was tried"),
+        # by SIGTERM, as a job that runs out of time
+        ("prove", Stopped(143), "interrupted", "interrupted while it was tried"),
+        ("compare", HostgapError("died"), "failed", "died"),
+        ("trace", KeyboardInterrupt(), "interrupted", "interrupted while it was tried"),
+    ],
+)
+def test_what_was_found_stands_when_interrupted_or_when_the_target_dies(
+    doing: str, error: BaseException, status: str, why: str
+) -> None:
+    machine = Machine(
+        launch_bound, lambda v: launch_findings(v) | {"HG203": None, "HG501": 0.01 * MS}
+    )
+    do = getattr(machine, doing)
 
-        def stop(old: Variant, new: Variant, error: BaseException = error) -> object:
-            if "compile+cuda-graph" in new.fixes:
-                raise error
-            return compare(old, new)  # noqa: B023
+    def stop(*variants: Variant) -> object:
+        if "compile+cuda-graph" in variants[-1].fixes:
+            raise error
+        return do(*variants)
 
-        machine.compare = stop  # type: ignore[method-assign, assignment]
-        report = run(machine, GRAPH, COMPILE)
-        assert report.status == status
-        assert report.problem
-        assert statuses(report) == [("start", "start"), ("cuda-graph", "kept")]
-        assert report.best.fixes == ("cuda-graph",)
+    setattr(machine, doing, stop)
+    later = Sim("fused-projection", ("HG203",), speeds_kernels=True)
+    report = run(machine, GRAPH, COMPILE, later, GC)
+    assert report.status == status
+    assert report.problem
+    assert [(rung.name, rung.status, rung.why) for rung in report.rungs[2:]] == [
+        ("compile+cuda-graph", "failed", why),
+        ("fused-projection", "candidate", "not reached before the climb ended"),
+    ]
+    tried = report.rungs[2]
+    assert (tried.costs != {}) == (doing != "build")
+    assert (tried.proof is not None) == (doing in ("compare", "trace"))
+    assert (tried.step is not None) == (doing == "trace")
+    assert [(each.name, each.why) for each in report.skipped] == [
+        ("gc-freeze", "it would save less than the noise")
+    ]
+    assert report.rungs[1].status == "kept"
+    assert report.best.fixes == ("cuda-graph",)
+
+
+def test_an_error_after_the_last_fix_blames_none() -> None:
+    machine = Machine(launch_bound, launch_findings)
+    compare = machine.compare
+
+    def stop(old: Variant, new: Variant) -> object:
+        if "compare start cuda-graph" in machine.log:
+            raise HostgapError("died")
+        return compare(old, new)
+
+    machine.compare = stop  # type: ignore[method-assign, assignment]
+    report = run(machine, GRAPH, GC)
+    assert (report.status, report.overall) == ("failed", None)
+    assert statuses(report) == [("start", "start"), ("cuda-graph", "kept")]
 
 
 def test_a_target_that_cannot_be_measured_is_an_error() -> None:
