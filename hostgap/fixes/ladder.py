@@ -343,18 +343,17 @@ class _Climb:
         before, why = state.current, f"{_percent(compared.ratio)}, output equal"
         try:
             fresh, rung = self._measured(candidate.variant, self.rungs[-1])
-        except TargetError as error:  # faster and equal all the same
+        except HostgapError as error:  # faster and equal all the same
+            step_ns = compared.new.step.median_ns
+            fresh = _State(candidate.variant, state.diagnosis, step_ns, kernels=None)
             self._note(status="kept", why=f"{why}; not traced: {error.message}")
-            state.current, state.step_ns = candidate.variant, compared.new.step.median_ns
-            if before != self.start:
-                self.bench.drop(before)
-            return
-        differ = None
-        if any(fix.pure for fix in candidate.fixes) and state.kernels and fresh.kernels:
-            differ = kernel_difference(state.kernels, fresh.kernels)
-        self.rungs[-1] = msgspec.structs.replace(
-            rung, status="kept", why=why, kernels_differ=differ
-        )
+        else:
+            differ = None
+            if any(fix.pure for fix in candidate.fixes) and state.kernels and fresh.kernels:
+                differ = kernel_difference(state.kernels, fresh.kernels)
+            self.rungs[-1] = msgspec.structs.replace(
+                rung, status="kept", why=why, kernels_differ=differ
+            )
         state.current, state.diagnosis = fresh.current, fresh.diagnosis
         state.step_ns, state.kernels = fresh.step_ns, fresh.kernels
         state.seen |= fresh.seen

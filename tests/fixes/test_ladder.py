@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hostgap.errors import HostgapError, Stopped, TargetError
+from hostgap.diagnosis.model import Diagnosis
+from hostgap.errors import ConfigError, HostgapError, Stopped, TargetError, TraceError
 from hostgap.fixes.ladder import ClimbOptions, climb
 from hostgap.fixes.report import FixReport
-from hostgap.profiling.bench import Variant
+from hostgap.profiling.bench import Traced, Variant
 from tests.fixes.simulated import MS, Machine, Sim, fixes_of
 
 START = Variant()
@@ -320,20 +321,52 @@ def test_findings_that_overlap_predict_no_more_than_all_of_them_together() -> No
     assert unknown.saving_ns is None
 
 
-def test_a_fix_that_cannot_be_traced_is_kept_all_the_same() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        TargetError("out of GPU memory"),
+        TraceError("it has no events"),
+        ConfigError("no CUDA device"),
+    ],
+)
+def test_a_fix_that_cannot_be_traced_is_kept_all_the_same(error: HostgapError) -> None:
     machine = Machine(launch_bound, launch_findings)
-    trace = machine.trace
+    diagnose = machine.diagnose
 
-    def broken(variant: Variant) -> object:
-        if variant.fixes:
-            raise TargetError("out of GPU memory")
-        return trace(variant)
+    def broken(traced: Traced) -> Diagnosis:
+        if machine.last.fixes:
+            raise error
+        return diagnose(traced)
 
-    machine.trace = broken  # type: ignore[method-assign, assignment]
+    machine.diagnose = broken  # type: ignore[method-assign]
     report = run(machine, GRAPH)
+    assert report.status == "complete"
     assert statuses(report)[1:] == [("cuda-graph", "kept")]
-    assert "not traced: out of GPU memory" in report.rungs[1].why
+    assert f"not traced: {error.message}" in report.rungs[1].why
     assert report.best.fixes == ("cuda-graph",)
+    assert machine.alive == {START, report.best}
+
+
+def test_a_capture_that_failed_is_tried_again_after_a_fix_that_cannot_be_traced() -> None:
+    def times(v: Variant) -> tuple[float, float]:
+        host = 22.0 - (4.0 if "no-read" in v.fixes else 0.0)
+        return (0.5 if "cuda-graph" in v.fixes else host) * MS, 2.0 * MS
+
+    machine = Machine(times, lambda _: {"HG201": 15.0 * MS, "HG101": 4.0 * MS}, fails=blocked)
+    diagnose = machine.diagnose
+
+    def broken(traced: Traced) -> Diagnosis:
+        if machine.last.fixes == ("no-read",):
+            raise TraceError("it has no events")
+        return diagnose(traced)
+
+    machine.diagnose = broken  # type: ignore[method-assign]
+    report = run(machine, GRAPH, READ)
+    assert statuses(report)[1:] == [
+        ("cuda-graph", "failed"),
+        ("no-read", "kept"),
+        ("cuda-graph", "kept"),
+    ]
 
 
 def test_a_fix_whose_later_steps_raise_is_taken_back() -> None:
