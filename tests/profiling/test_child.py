@@ -162,6 +162,24 @@ def test_a_process_that_dies_or_hangs(
     assert caught.value.hint == hint
 
 
+def test_a_script_that_exits_says_what_it_wrote_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--model', required=True)\n"
+        "parser.parse_args()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr("hostgap.profiling.worker._BEGIN", BEGIN)
+    with Child(TargetSpec(target=str(job))) as child, pytest.raises(TargetError) as caught:
+        child.ask(r.Measure(Variant(), 2, 2, 2), r.Measured)
+    assert caught.value.message == f"{job} exited with code 2 before its first step"
+    assert caught.value.hint == "job.py: error: the following arguments are required: --model"
+
+
 def test_what_a_target_prints_is_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     noisy = (
         "import os\n"
