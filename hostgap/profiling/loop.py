@@ -74,7 +74,7 @@ class Driver:
         if workload.room is not None and ahead > workload.room:
             raise TargetError(
                 f"{self.name} has room for {workload.room} steps; {ahead} are needed at a stretch",
-                "fewer with --steps",
+                f"give the Workload room for {ahead}; a timed block takes fewer with --steps",
             )
         anew = isinstance(ahead, Fresh) and workload.reset is not None
         if not full and not anew:
