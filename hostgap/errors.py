@@ -39,5 +39,9 @@ class TargetError(HostgapError):
     """A target that cannot be imported or built, or that raises while it runs."""
 
 
+class TargetExited(TargetError):
+    """A script that ended itself with an error; what it wrote to stderr may say why."""
+
+
 class FixFailed(HostgapError):
     """A fix that cannot be applied to this step; the step is as it was."""

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from hostgap.fixes.fix import Fix, Stage
-from hostgap.profiling.workload import Workload, tensors
+from hostgap.profiling.workload import Workload
 
 COLLECT_EVERY = 100  # steps
 
@@ -40,7 +40,6 @@ class GcFreeze(Fix):
     def apply(self, workload: Workload) -> Workload:
         """The step with the collector off, from its beginning to its end, or to its error."""
         quiet = _Quiet()
-        last = _last_part(workload)
         before, upload, after = workload.before, workload.uploaded, workload.after
 
         def begin() -> None:
@@ -49,7 +48,7 @@ class GcFreeze(Fix):
                 before()
 
         def finish(output: Any) -> None:
-            last(output)
+            workload.hand_over(output)
             quiet.leave()
 
         return replace(
@@ -60,19 +59,6 @@ class GcFreeze(Fix):
             after=None if after is None else quiet.guarded(after),
             download=quiet.guarded(finish),
         )
-
-
-def _last_part(workload: Workload) -> Callable[[Any], None]:
-    """What a step ends with: its download, the plain delivery, or nothing."""
-    if workload.download is not None:
-        return workload.download
-    deliver = workload.deliver
-
-    def plain(output: Any) -> None:
-        if deliver is not None:
-            deliver(*(tensor.cpu() for tensor in tensors(output)))
-
-    return plain
 
 
 class _Quiet:

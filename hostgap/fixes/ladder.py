@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -141,21 +142,23 @@ class _Climb:
             msgspec.structs.replace(rung, name="start", title="as it is", costs=built.costs)
         )
         ended: Ending = "dry-run" if self.options.dry_run else "complete"
+        left = "would be tried" if self.options.dry_run else "not reached before the climb ended"
         problem = overall = None
         try:
-            if self.options.dry_run:
-                self._list(state, "would be tried")
-            elif not self._climb(state):
+            if not self.options.dry_run and not self._climb(state):
                 ended = "out-of-time"
                 problem = f"the time of {self.options.max_seconds:.0f} s was over"
-                self._list(state, "there was no time left for it")
+                left = "there was no time left for it"
             if state.current != self.start:
                 self.progress("comparing the best with the start")
                 overall = _ratio(self.bench.compare(self.start, state.current))
         except HostgapError as error:
             ended, problem = "failed", error.message
+            self._cut_short(state, problem)
         except (KeyboardInterrupt, Stopped):
             ended, problem = "interrupted", "what was found by then stands"
+            self._cut_short(state, "interrupted while it was tried")
+        self._list(state, left)
         return FixReport(
             schema=SCHEMA,
             tool=Tool(name="hostgap", version=hostgap.__version__),
@@ -253,28 +256,21 @@ class _Climb:
         name = candidate.name
         for fix in candidate.fixes:
             state.tries[fix.name] = state.tries.get(fix.name, 0) + 1
-        rung = Rung(
-            name=name,
-            title=" · ".join(fix.title for fix in candidate.fixes),
-            status="failed",
-            why="",
-            variant=candidate.variant,
-            predicted_saving_ns=candidate.prediction.saving_ns,
-        )
+        self.rungs.append(_rung(candidate, "failed", ""))  # unless what follows says otherwise
         self.progress(f"{name}: building")
         try:
             costs = self.bench.build(candidate.variant).costs
         except FixFailed as error:
             at = f", {error.hint}" if error.hint else ""
-            self._out(state, candidate, rung, "failed", f"{error.message}{at}")
+            self._out(state, candidate, "failed", f"{error.message}{at}")
             state.blocked.update(fix.name for fix in candidate.fixes)
             return
-        rung = msgspec.structs.replace(rung, costs=costs)
+        self._note(costs=costs)
         self.progress(f"{name}: proving")
         proof = self.bench.prove(self.start, candidate.variant)
-        rung = msgspec.structs.replace(rung, proof=proof)
+        self._note(proof=proof)
         if not proof.equal:
-            self._out(state, candidate, rung, "rolled-back", f"output differs: {proof.why}")
+            self._out(state, candidate, "rolled-back", f"output differs: {proof.why}")
             if len(candidate.fixes) == 1:
                 state.tries[name] = MOST_TRIES  # what is wrong stays so
             else:
@@ -284,21 +280,20 @@ class _Climb:
         try:
             compared = self._compared(state.current, candidate.variant)
         except TargetError as error:  # a later step than those of the proof
-            self._out(state, candidate, rung, "failed", error.message)
+            self._out(state, candidate, "failed", error.message)
             return
         saving = compared.old.step.median_ns - compared.new.step.median_ns
-        rung = msgspec.structs.replace(
-            rung,
+        self._note(
             step=compared.new.step,
             tokens_per_second=self._tokens(compared.new.step.median_ns),
             against=_ratio(compared),
             measured_saving_ns=saving,
         )
         if (against := self._verdict(compared, state.current, candidate.variant)) is not None:
-            self._out(state, candidate, rung, "rolled-back", against)
+            self._out(state, candidate, "rolled-back", against)
             return
         self.progress(f"{name}: tracing")
-        self._keep(state, candidate, rung)
+        self._keep(state, candidate, compared)
 
     def _without_wrong(self, candidate: _Candidate, state: _State) -> None:
         """Of several fixes that are unequal together: find the wrong ones, try without them."""
@@ -344,45 +339,51 @@ class _Climb:
             return None
         return f"no effect: {_percent(compared.ratio)} at first, not when measured again"
 
-    def _keep(self, state: _State, candidate: _Candidate, rung: Rung) -> None:
-        assert rung.against is not None
+    def _keep(self, state: _State, candidate: _Candidate, compared: Comparison) -> None:
+        before, why = state.current, f"{_percent(compared.ratio)}, output equal"
         try:
-            fresh, measured = self._measured(candidate.variant, rung)
-        except TargetError as error:  # faster and equal all the same
-            why = f"{_percent(rung.against.ratio)}, output equal; not traced: {error.message}"
-            self.rungs.append(msgspec.structs.replace(rung, status="kept", why=why))
-            if state.current != self.start:
-                self.bench.drop(state.current)
-            state.current = candidate.variant
-            if rung.step is not None:
-                state.step_ns = rung.step.median_ns
-            return
-        if any(fix.pure for fix in candidate.fixes) and state.kernels and fresh.kernels:
-            differ = kernel_difference(state.kernels, fresh.kernels)
-            measured = msgspec.structs.replace(measured, kernels_differ=differ)
-        why = f"{_percent(rung.against.ratio)}, output equal"
-        self.rungs.append(msgspec.structs.replace(measured, status="kept", why=why))
-        if state.current != self.start:
-            self.bench.drop(state.current)
-        state.current, state.diagnosis = candidate.variant, fresh.diagnosis
+            fresh, rung = self._measured(candidate.variant, self.rungs[-1])
+        except HostgapError as error:  # faster and equal all the same
+            step_ns = compared.new.step.median_ns
+            fresh = _State(candidate.variant, state.diagnosis, step_ns, kernels=None)
+            self._note(status="kept", why=f"{why}; not traced: {error.message}")
+        else:
+            differ = None
+            if any(fix.pure for fix in candidate.fixes) and state.kernels and fresh.kernels:
+                differ = kernel_difference(state.kernels, fresh.kernels)
+            self.rungs[-1] = msgspec.structs.replace(
+                rung, status="kept", why=why, kernels_differ=differ
+            )
+        state.current, state.diagnosis = fresh.current, fresh.diagnosis
         state.step_ns, state.kernels = fresh.step_ns, fresh.kernels
         state.seen |= fresh.seen
         # the same gain is more of what is left; fixes that were named are tried once each
-        much = rung.against.ratio < MUCH_SHORTER and not self.options.forced
+        much = compared.ratio < MUCH_SHORTER and not self.options.forced
         for fix in self.fixes.values():  # what was in vain before may not be now
             predicted = fix.applies_to(state.diagnosis)
             if much or fix.name in state.blocked or (predicted and predicted.saving_ns is not None):
                 state.refused.pop(fix.name, None)
         state.blocked.clear()
         state.together = False
+        if before != self.start:  # last: what is kept stands where this fails
+            self.bench.drop(before)
 
-    def _out(
-        self, state: _State, candidate: _Candidate, rung: Rung, status: Status, why: str
-    ) -> None:
-        self.rungs.append(msgspec.structs.replace(rung, status=status, why=why))
-        self.bench.drop(candidate.variant)
+    def _out(self, state: _State, candidate: _Candidate, status: Status, why: str) -> None:
+        self._note(status=status, why=why)
         for fix in candidate.fixes:
             state.refused[fix.name] = why
+        self.bench.drop(candidate.variant)
+
+    def _note(self, **known: Any) -> None:
+        """Something more is known of the last rung."""
+        self.rungs[-1] = msgspec.structs.replace(self.rungs[-1], **known)
+
+    def _cut_short(self, state: _State, why: str) -> None:
+        """The climb ends: what is being tried, if anything is, failed."""
+        rung = self.rungs[-1]
+        if rung.status == "failed" and not rung.why:
+            self._note(why=why)
+            state.refused |= dict.fromkeys(rung.name.split(" + "), why)
 
     def _measured(self, variant: Variant, rung: Rung | None) -> tuple[_State, Rung]:
         """Trace and diagnose a variant: the state with it as the current one, and its rung."""
@@ -408,16 +409,7 @@ class _Climb:
     def _list(self, state: _State, why: str) -> None:
         """What is left to try, as rungs without figures."""
         for candidate in self._candidates(state):
-            self.rungs.append(
-                Rung(
-                    name=candidate.name,
-                    title=" · ".join(fix.title for fix in candidate.fixes),
-                    status="candidate",
-                    why=why,
-                    variant=candidate.variant,
-                    predicted_saving_ns=candidate.prediction.saving_ns,
-                )
-            )
+            self.rungs.append(_rung(candidate, "candidate", why))
 
     def _skipped(self, state: _State) -> list[Skipped]:
         """Why the fixes that are in no rung were not tried."""
@@ -437,6 +429,17 @@ class _Climb:
                 why = "it would save less than the noise"
             skipped.append(Skipped(name=fix.name, why=why))
         return skipped
+
+
+def _rung(candidate: _Candidate, status: Status, why: str) -> Rung:
+    return Rung(
+        name=candidate.name,
+        title=" · ".join(fix.title for fix in candidate.fixes),
+        status=status,
+        why=why,
+        variant=candidate.variant,
+        predicted_saving_ns=candidate.prediction.saving_ns,
+    )
 
 
 def _ratio(compared: Comparison) -> Ratio:

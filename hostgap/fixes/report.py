@@ -16,8 +16,8 @@ from hostgap.profiling.measurement import Environment, Estimate
 
 SCHEMA = "hostgap.fix/1"
 
-# start: the target as it was. kept, rolled-back: tried. failed: could not be applied. candidate:
-# would be tried (--dry-run, or the time was over).
+# start: the target as it was. kept, rolled-back: tried. failed: could not be applied, or the climb
+# ended while it was tried. candidate: would be tried (--dry-run, or the climb ended before).
 Status = Literal["start", "kept", "rolled-back", "failed", "candidate"]
 
 Ending = Literal["complete", "out-of-time", "interrupted", "failed", "dry-run"]

@@ -96,10 +96,11 @@ class Session:
                 gc.freeze()
                 return built
             case r.Measure(variant, warmup, steps, repeats):
-                measured = self._run(variant, measure(warmup, steps, repeats))
-                driver = self._built.get(variant)  # none of a script
-                tokens = driver.workload.tokens if driver is not None else None
-                return msgspec.structs.replace(measured, tokens=tokens)
+                if self._target is None:
+                    return self._run(variant, measure(warmup, steps, repeats))
+                workload = self._driver(variant).workload
+                measured = self._run(variant, measure(warmup, steps, repeats, workload.room))
+                return msgspec.structs.replace(measured, tokens=workload.tokens)
             case r.Trace(variant, mode, path, warmup, steps):
                 from hostgap.profiling.traced import traced
 
@@ -195,7 +196,7 @@ def settled(warmup: int, measured: Pass[T]) -> Pass[T]:
     return (yield from measured)
 
 
-def measure(warmup: int, steps: int, repeats: int) -> Pass[r.Measured]:
+def measure(warmup: int, steps: int, repeats: int, room: int | None = None) -> Pass[r.Measured]:
     """All that is measured without a profiler: the step's time, the host's in it, GPU spans.
 
     Of one rank of several, also when it comes to each collective.
@@ -209,7 +210,7 @@ def measure(warmup: int, steps: int, repeats: int) -> Pass[r.Measured]:
         from hostgap.profiling.watch import watch
 
         watched = yield from watch(block_steps(steps, step_ns), repeats)
-    seen = yield from spans(timed.timing.step.median_ns)
+    seen = yield from spans(timed.timing.step.median_ns, room)
     return r.Measured(timed.timing, timed.host, seen.step_ns, seen.graphs, watched=watched)
 
 

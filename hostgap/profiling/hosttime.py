@@ -52,13 +52,13 @@ class HostClock:
 
     def go_on(self) -> None:
         """Count from here on."""
-        self._since = _read()
+        # the thread's times last: reading the other counters takes milliseconds where /proc is slow
+        self._since = _read()._replace(cpu_ns=time.thread_time_ns(), wall_ns=time.perf_counter_ns())
 
     def pause(self) -> None:
         """Count no further."""
         if self._since is None:
             return
-        self._threads = max(self._threads, _running_threads())
         now, total, since = _read(), self._total, self._since
         self._total = _Counters(
             total.wall_ns + now.wall_ns - since.wall_ns,
@@ -68,6 +68,7 @@ class HostClock:
             total.switches + now.switches - since.switches,
         )
         self._since = None
+        self._threads = max(self._threads, _running_threads())  # a file each: no part of the time
 
     def per_step(self, steps: int) -> HostTimes:
         """The sums, by `steps`."""
@@ -128,14 +129,13 @@ def _throttled() -> int | None:
 def _running_threads() -> int:
     """Threads of this process that are running or ready at this moment; 1 where unknown."""
     running = 0
-    try:
-        for status in Path("/proc/self/task").glob("*/stat"):
-            # the state follows the name, which may hold anything, in parentheses
-            running += (
-                status.read_text(encoding="utf-8", errors="replace").rpartition(")")[2][1] == "R"
-            )
-    except (OSError, IndexError):
-        pass  # a thread ended meanwhile
+    for status in Path("/proc/self/task").glob("*/stat"):
+        try:
+            text = status.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # the thread ended meanwhile
+        # the state follows the name, which may hold anything, in parentheses
+        running += text.rpartition(")")[2].startswith(" R")
     return max(1, running)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TypeVar
 
-from hostgap.errors import HostgapError, TargetError
+from hostgap.errors import HostgapError, TargetError, TargetExited
 from hostgap.profiling import marks
 from hostgap.profiling.target import TargetSpec, describe, where
 from hostgap.profiling.workload import Workload
@@ -74,7 +74,7 @@ class Driver:
         if workload.room is not None and ahead > workload.room:
             raise TargetError(
                 f"{self.name} has room for {workload.room} steps; {ahead} are needed at a stretch",
-                "fewer with --steps",
+                f"give the Workload room for {ahead}; a timed block takes fewer with --steps",
             )
         anew = isinstance(ahead, Fresh) and workload.reset is not None
         if not full and not anew:
@@ -97,9 +97,11 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
 
     Raises:
         TargetError: the script raises, or ends before the pass does.
+        TargetExited: it ends itself with an error before that.
     """
     result: list[T] = []
     failed: list[Exception] = []  # the pass's own, which the script may catch
+    exited: TargetExited | None = None
     count = 0
 
     def at_mark() -> None:
@@ -121,8 +123,10 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
     try:
         with marks.listening(at_mark, spec.step_marker):
             runpy.run_path(spec.target, run_name="__main__")
-    except (Finished, SystemExit):
-        pass  # what was measured by then says whether it was too early
+    except Finished:
+        pass
+    except SystemExit as end:  # what was measured by then says whether it was too early
+        exited = _exited(spec.target, end, count)
     except Exception as error:
         if result:
             return result[0]  # what fails after the last mark is no part of it
@@ -138,6 +142,8 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
         raise TargetError(
             f"{spec.target}: measuring failed after {count} steps: {describe(failed[0])}"
         ) from failed[0]
+    if exited is not None:
+        raise exited
     if count == 0:
         raise TargetError(
             f"{spec.target} ended without marking a step",
@@ -146,4 +152,16 @@ def run_script(spec: TargetSpec, measured: Pass[T]) -> T:
     raise TargetError(
         f"{spec.target} ended after {count} steps, before all was measured",
         "let it run longer, or ask for less with --steps and --repeat",
+    )
+
+
+def _exited(name: str, end: SystemExit, count: int) -> TargetExited | None:
+    """What a script says by ending itself after `count` steps; None where nothing is wrong."""
+    at = f"after {count} steps" if count else "before its first step"
+    if isinstance(end.code, int):
+        return TargetExited(f"{name} exited with code {end.code:d} {at}") if end.code else None
+    if end.code is None:
+        return None
+    return TargetExited(
+        f"{name} exited {at}: {describe(end).removeprefix('SystemExit: ')}", where(end)
     )

@@ -118,7 +118,7 @@ class Spans:
     graphs: list[GraphTimes]
 
 
-def spans(step_ns: float) -> Pass[Spans]:
+def spans(step_ns: float, room: int | None = None) -> Pass[Spans]:
     """GPU time of the step and of its graph replays, kept apart from the host's.
 
     A spinning kernel holds the GPU while the host gets ahead; events around what is measured then
@@ -127,23 +127,25 @@ def spans(step_ns: float) -> Pass[Spans]:
 
     Args:
         step_ns: the unprofiled step, from which the spin's length is chosen.
+        room: of the workload; fewer steps are watched where that is little.
     """
+    steps = SPAN_STEPS if room is None else min(SPAN_STEPS, room - 1)
     cycle_s, cost_ns = _spin_costs()
     cycles = int(min(MOST_SLEEP_S, step_ns * 2e-9 + 1e-3) / cycle_s)
     probe = _Probe(cost_ns)
     for probe.cycles in (0, cycles):
-        yield Fresh(1 + SPAN_STEPS)  # unwatched: a reset may replay graphs too
+        yield Fresh(1 + steps)  # unwatched: a reset may replay graphs too
         with replaying(probe.around):
-            for ahead in range(SPAN_STEPS, 0, -1):
+            for ahead in range(steps, 0, -1):
                 yield ahead
                 probe.step_done()
-    return Spans((yield from _whole_span(cycles, cost_ns)), probe.graphs())
+    return Spans((yield from _whole_span(steps, cycles, cost_ns)), probe.graphs())
 
 
-def _whole_span(cycles: int, cost_ns: float) -> Pass[float | None]:
+def _whole_span(steps: int, cycles: int, cost_ns: float) -> Pass[float | None]:
     found = []
-    yield Fresh(1 + SPAN_STEPS)
-    for ahead in range(SPAN_STEPS, 0, -1):
+    yield Fresh(1 + steps)
+    for ahead in range(steps, 0, -1):
         torch.cuda.synchronize()
         hold(cycles)
         begin = Mark()
@@ -152,7 +154,7 @@ def _whole_span(cycles: int, cost_ns: float) -> Pass[float | None]:
         end = Mark()
         if was_ahead:
             found.append(begin.until(end) - cost_ns)
-    return statistics.median(found) if len(found) > SPAN_STEPS // 2 else None
+    return statistics.median(found) if len(found) > steps // 2 else None
 
 
 @dataclass(slots=True)

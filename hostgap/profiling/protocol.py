@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,7 +109,7 @@ def profile_target(
         passes,
         problems=run.problems,
         batches=run.sweep(measured, welcome, folder / trace_name("cuda"), gpu_work),
-        regions=run.as_one_graph(variant),
+        regions=whole_step(run.as_one_graph("trying it as one CUDA graph", variant)),
         inflation=inflation or [],
         sites=sites or [],
     )
@@ -149,12 +150,75 @@ def assembled(
     )
 
 
-class _Run:
-    """One profile in the making: its child processes, and what went wrong in them."""
+class Attempts:
+    """A profile in the making: what fresh processes answer, and what went wrong in them.
+
+    Args:
+        spec: what is measured.
+        options: how much.
+        progress: told what is being done.
+        fresh: begins a `Child`, or a `RankGroup`, whose answers are lists.
+    """
+
+    def __init__(
+        self,
+        spec: TargetSpec,
+        options: ProfileOptions,
+        progress: Progress,
+        fresh: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.problems: list[str] = []
+        self._spec, self._options, self._progress, self._fresh = spec, options, progress, fresh
+
+    def attempt(
+        self,
+        doing: str,
+        request: r.Request | Sequence[r.Request],
+        answer: Any,
+        expected: tuple[type[HostgapError], ...] = (),
+    ) -> Any | None:
+        """What fresh processes answer; None, and a problem noted unless it is an expected error,
+        where one of them cannot."""
+        self._progress(doing)
+        try:
+            with self._fresh() as processes:
+                return processes.ask(request, answer)
+        except HostgapError as error:
+            if not isinstance(error, expected):
+                self.problems.append(f"{doing}: {error.message}")
+            return None
+
+    def as_one_graph(self, doing: str, variant: Variant) -> Any | None:
+        """The step compared with itself as one CUDA graph; None where it cannot be captured."""
+        if self._spec.kind == "script":
+            return None
+        options = self._options
+        graph = msgspec.structs.replace(variant, fixes=("cuda-graph",))
+        request = r.Compare(variant, graph, options.warmup, options.steps, options.repeats)
+        # most steps that wait, or that have graphs already; `hostgap fix` says why
+        return self.attempt(doing, request, Comparison, (FixFailed, TargetError))
+
+
+def whole_step(compared: Comparison | None) -> list[Region]:
+    """The step as a region; none where it could not be compared with itself as a graph."""
+    if compared is None:
+        return []
+    return [
+        Region(
+            file=None,
+            line=None,
+            function=None,
+            graph_ns=compared.new.step.median_ns,
+            eager_ns=compared.old.step.median_ns,
+        )
+    ]
+
+
+class _Run(Attempts):
+    """The same with one process at a time, and what is measured at each batch."""
 
     def __init__(self, spec: TargetSpec, options: ProfileOptions, progress: Progress) -> None:
-        self.problems: list[str] = []
-        self._spec, self._options, self._progress = spec, options, progress
+        super().__init__(spec, options, progress, lambda: self._child(spec))
 
     def measure(self, spec: TargetSpec, doing: str) -> tuple[r.Measured, r.Welcome]:
         """Time a target in a fresh process that never profiles."""
@@ -165,39 +229,6 @@ class _Run:
             request = r.Measure(variant, options.warmup, options.steps, options.repeats)
             measured: r.Measured = child.ask(request, r.Measured)
             return measured, child.welcome
-
-    def attempt(self, doing: str, request: r.Request, answer: Any) -> Any | None:
-        """What a fresh process answers; None, and a problem noted, where it cannot."""
-        self._progress(doing)
-        try:
-            with self._child(self._spec) as child:
-                return child.ask(request, answer)
-        except HostgapError as error:
-            self.problems.append(f"{doing}: {error.message}")
-            return None
-
-    def as_one_graph(self, variant: Variant) -> list[Region]:
-        """The step timed as one CUDA graph, beside itself; none where it cannot be captured."""
-        if self._spec.kind == "script":
-            return []
-        self._progress("trying it as one CUDA graph")
-        options = self._options
-        graph = msgspec.structs.replace(variant, fixes=("cuda-graph",))
-        request = r.Compare(variant, graph, options.warmup, options.steps, options.repeats)
-        try:
-            with self._child(self._spec) as child:
-                compared: Comparison = child.ask(request, Comparison)
-        except (FixFailed, TargetError):
-            return []  # most steps that wait, or that have graphs already; `hostgap fix` says why
-        return [
-            Region(
-                file=None,
-                line=None,
-                function=None,
-                graph_ns=compared.new.step.median_ns,
-                eager_ns=compared.old.step.median_ns,
-            )
-        ]
 
     def sweep(
         self, first: r.Measured, welcome: r.Welcome, recorded: Path, gpu_work: GpuWork

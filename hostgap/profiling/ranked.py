@@ -6,13 +6,11 @@ A pass that fails in one rank fails in all, is named, and leaves the others stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from hostgap.errors import ConfigError, FixFailed, HostgapError, TargetError
+from hostgap.errors import ConfigError
 from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Comparison, Variant
 from hostgap.profiling.measurement import (
@@ -20,11 +18,17 @@ from hostgap.profiling.measurement import (
     Inflation,
     Measurement,
     Pass,
-    Region,
     Site,
     Waits,
 )
-from hostgap.profiling.protocol import MODES, ProfileOptions, Progress, assembled
+from hostgap.profiling.protocol import (
+    MODES,
+    Attempts,
+    ProfileOptions,
+    Progress,
+    assembled,
+    whole_step,
+)
 from hostgap.profiling.rank_group import RankGroup, devices_for
 from hostgap.profiling.rank_waits import rank_waits
 from hostgap.profiling.rundir import rank_name, trace_name
@@ -62,9 +66,10 @@ def profile_ranks(
     """
     devices = checked_ranked(spec, options)
     folders = rank_folders(folder, spec.ranks)
-    run = _Run(spec, options, devices, progress)
+    ranks = partial(RankGroup, spec, devices, timeout_s=options.timeout_s)
+    run = Attempts(spec, options, progress, ranks)
     progress(f"timing {spec.ranks} ranks without a profiler")
-    with run.group() as group:
+    with ranks() as group:
         variant, welcomes = Variant(group.welcomes[0].defects), group.welcomes
         timing = r.Measure(variant, options.warmup, options.steps, options.repeats)
         measured: list[r.Measured] = group.ask(timing, r.Measured)
@@ -87,7 +92,9 @@ def profile_ranks(
     inflation: list[list[Inflation]] | None = run.attempt(
         "calibrating the profiler", r.Calibrate(), list[Inflation]
     )
-    regions = run.as_one_graph(variant)
+    graphed: list[Comparison] | None = run.as_one_graph(
+        "trying them as one CUDA graph each", variant
+    )
     waits = waits_of(measured)
     return [
         assembled(
@@ -96,7 +103,7 @@ def profile_ranks(
             measured[index],
             passes[index],
             problems=run.problems,
-            regions=regions[index],
+            regions=whole_step(graphed[index] if graphed else None),
             inflation=inflation[index] if inflation else [],
             sites=sites[index] if sites else [],
             waits=waits[index],
@@ -116,59 +123,3 @@ def rank_folders(folder: Path, ranks: int) -> list[Path]:
     for each in folders:
         each.mkdir(exist_ok=True)
     return folders
-
-
-class _Run:
-    """One profile in the making: its groups of processes, and what went wrong in them."""
-
-    def __init__(
-        self,
-        spec: TargetSpec,
-        options: ProfileOptions,
-        devices: Sequence[str | None],
-        progress: Progress,
-    ) -> None:
-        self.problems: list[str] = []
-        self._spec, self._options, self._devices = spec, options, devices
-        self._progress = progress
-        self.group: Callable[[], RankGroup] = lambda: RankGroup(
-            spec, devices, timeout_s=options.timeout_s
-        )
-
-    def attempt(
-        self, doing: str, request: r.Request | Sequence[r.Request], answer: Any
-    ) -> list[Any] | None:
-        """What fresh processes answer; None, and a problem noted, where one of them cannot."""
-        self._progress(doing)
-        try:
-            with self.group() as group:
-                return group.ask(request, answer)
-        except HostgapError as error:
-            self.problems.append(f"{doing}: {error.message}")
-            return None
-
-    def as_one_graph(self, variant: Variant) -> list[list[Region]]:
-        """Per rank, the step timed as one CUDA graph beside itself; none where it cannot be."""
-        if self._spec.kind == "script":
-            return [[] for _ in self._devices]
-        self._progress("trying them as one CUDA graph each")
-        options = self._options
-        graph = msgspec.structs.replace(variant, fixes=("cuda-graph",))
-        request = r.Compare(variant, graph, options.warmup, options.steps, options.repeats)
-        try:
-            with self.group() as group:
-                compared: list[Comparison] = group.ask(request, Comparison)
-        except (FixFailed, TargetError):
-            return [[] for _ in self._devices]  # as of one rank: most steps that wait
-        return [
-            [
-                Region(
-                    file=None,
-                    line=None,
-                    function=None,
-                    graph_ns=each.new.step.median_ns,
-                    eager_ns=each.old.step.median_ns,
-                )
-            ]
-            for each in compared
-        ]

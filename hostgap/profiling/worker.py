@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from hostgap import errors
-from hostgap.errors import HostgapError, TargetError
+from hostgap.errors import HostgapError, TargetError, TargetExited
 from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Built, Comparison, Proof, Traced, Variant
 from hostgap.profiling.lockstep import Rank
@@ -26,7 +26,7 @@ from hostgap.profiling.target import TargetSpec
 
 CLOSING_S = 2.0  # for a process whose pipe has ended to end too
 TIMEOUT_S = 900.0  # for one request; compilation with tuning takes minutes
-_KINDS = ("ConfigError", "TargetError", "FixFailed", "TraceError")
+_KINDS = ("ConfigError", "TargetError", "TargetExited", "FixFailed", "TraceError")
 # without the current folder, whose modules are not hostgap's: a target is looked for there later
 _BEGIN = (
     "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
@@ -135,7 +135,10 @@ class Child:
             raise self._died(late=late)
         reply = msgspec.json.decode(line, type=r.Reply)
         if reply.failure is not None:
-            raise _raised(reply.failure)
+            error = _raised(reply.failure)
+            if isinstance(error, TargetExited) and error.hint is None:
+                error.hint = self.last_line()
+            raise error
         return msgspec.json.decode(reply.result, type=answer)
 
     def end(self) -> None:

@@ -63,10 +63,7 @@ class Workload:
         output = self.body(*self.uploaded())
         if self.after is not None:
             self.after(output)
-        if self.download is not None:
-            self.download(output)
-        elif self.deliver is not None:
-            self.deliver(*(tensor.cpu() for tensor in tensors(output)))
+        self.hand_over(output)
         return output
 
     def uploaded(self) -> tuple[Tensor, ...]:
@@ -76,6 +73,13 @@ class Workload:
         if self.feed is None:
             return ()
         return tuple(tensor.to(self.device) for tensor in self.feed())
+
+    def hand_over(self, output: Any) -> None:
+        """What a step ends with: its output goes to the host, where it is delivered."""
+        if self.download is not None:
+            self.download(output)
+        elif self.deliver is not None:
+            self.deliver(*(tensor.cpu() for tensor in tensors(output)))
 
 
 def tensors(output: Any) -> tuple[Tensor, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hostgap.errors import HostgapError, Stopped, TargetError
+from hostgap.diagnosis.model import Diagnosis
+from hostgap.errors import ConfigError, HostgapError, Stopped, TargetError, TraceError
 from hostgap.fixes.ladder import ClimbOptions, climb
 from hostgap.fixes.report import FixReport
-from hostgap.profiling.bench import Variant
+from hostgap.profiling.bench import Traced, Variant
 from tests.fixes.simulated import MS, Machine, Sim, fixes_of
 
 START = Variant()
@@ -195,26 +196,62 @@ def test_a_capture_that_nothing_makes_possible_ends_the_climb() -> None:
     assert report.status == "complete"
 
 
-def test_what_was_found_stands_when_interrupted_or_when_the_target_dies() -> None:
-    for error, status in (
-        (KeyboardInterrupt(), "interrupted"),
-        (Stopped(143), "interrupted"),  # by SIGTERM, as a job that runs out of time
-        (HostgapError("died"), "failed"),
-    ):
-        machine = Machine(launch_bound, launch_findings)
-        compare = machine.compare
+@pytest.mark.parametrize(
+    ("doing", "error", "status", "why"),
+    [
+        ("build", KeyboardInterrupt(), "interrupted", "interrupted while it was tried"),
+        # by SIGTERM, as a job that runs out of time
+        ("prove", Stopped(143), "interrupted", "interrupted while it was tried"),
+        ("compare", HostgapError("died"), "failed", "died"),
+        ("trace", KeyboardInterrupt(), "interrupted", "interrupted while it was tried"),
+    ],
+)
+def test_what_was_found_stands_when_interrupted_or_when_the_target_dies(
+    doing: str, error: BaseException, status: str, why: str
+) -> None:
+    machine = Machine(
+        launch_bound, lambda v: launch_findings(v) | {"HG203": None, "HG501": 0.01 * MS}
+    )
+    do = getattr(machine, doing)
 
-        def stop(old: Variant, new: Variant, error: BaseException = error) -> object:
-            if "compile+cuda-graph" in new.fixes:
-                raise error
-            return compare(old, new)  # noqa: B023
+    def stop(*variants: Variant) -> object:
+        if "compile+cuda-graph" in variants[-1].fixes:
+            raise error
+        return do(*variants)
 
-        machine.compare = stop  # type: ignore[method-assign, assignment]
-        report = run(machine, GRAPH, COMPILE)
-        assert report.status == status
-        assert report.problem
-        assert statuses(report) == [("start", "start"), ("cuda-graph", "kept")]
-        assert report.best.fixes == ("cuda-graph",)
+    setattr(machine, doing, stop)
+    later = Sim("fused-projection", ("HG203",), speeds_kernels=True)
+    report = run(machine, GRAPH, COMPILE, later, GC)
+    assert report.status == status
+    assert report.problem
+    assert [(rung.name, rung.status, rung.why) for rung in report.rungs[2:]] == [
+        ("compile+cuda-graph", "failed", why),
+        ("fused-projection", "candidate", "not reached before the climb ended"),
+    ]
+    tried = report.rungs[2]
+    assert (tried.costs != {}) == (doing != "build")
+    assert (tried.proof is not None) == (doing in ("compare", "trace"))
+    assert (tried.step is not None) == (doing == "trace")
+    assert [(each.name, each.why) for each in report.skipped] == [
+        ("gc-freeze", "it would save less than the noise")
+    ]
+    assert report.rungs[1].status == "kept"
+    assert report.best.fixes == ("cuda-graph",)
+
+
+def test_an_error_after_the_last_fix_blames_none() -> None:
+    machine = Machine(launch_bound, launch_findings)
+    compare = machine.compare
+
+    def stop(old: Variant, new: Variant) -> object:
+        if "compare start cuda-graph" in machine.log:
+            raise HostgapError("died")
+        return compare(old, new)
+
+    machine.compare = stop  # type: ignore[method-assign, assignment]
+    report = run(machine, GRAPH, GC)
+    assert (report.status, report.overall) == ("failed", None)
+    assert statuses(report) == [("start", "start"), ("cuda-graph", "kept")]
 
 
 def test_a_target_that_cannot_be_measured_is_an_error() -> None:
@@ -284,20 +321,52 @@ def test_findings_that_overlap_predict_no_more_than_all_of_them_together() -> No
     assert unknown.saving_ns is None
 
 
-def test_a_fix_that_cannot_be_traced_is_kept_all_the_same() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        TargetError("out of GPU memory"),
+        TraceError("it has no events"),
+        ConfigError("no CUDA device"),
+    ],
+)
+def test_a_fix_that_cannot_be_traced_is_kept_all_the_same(error: HostgapError) -> None:
     machine = Machine(launch_bound, launch_findings)
-    trace = machine.trace
+    diagnose = machine.diagnose
 
-    def broken(variant: Variant) -> object:
-        if variant.fixes:
-            raise TargetError("out of GPU memory")
-        return trace(variant)
+    def broken(traced: Traced) -> Diagnosis:
+        if machine.last.fixes:
+            raise error
+        return diagnose(traced)
 
-    machine.trace = broken  # type: ignore[method-assign, assignment]
+    machine.diagnose = broken  # type: ignore[method-assign]
     report = run(machine, GRAPH)
+    assert report.status == "complete"
     assert statuses(report)[1:] == [("cuda-graph", "kept")]
-    assert "not traced: out of GPU memory" in report.rungs[1].why
+    assert f"not traced: {error.message}" in report.rungs[1].why
     assert report.best.fixes == ("cuda-graph",)
+    assert machine.alive == {START, report.best}
+
+
+def test_a_capture_that_failed_is_tried_again_after_a_fix_that_cannot_be_traced() -> None:
+    def times(v: Variant) -> tuple[float, float]:
+        host = 22.0 - (4.0 if "no-read" in v.fixes else 0.0)
+        return (0.5 if "cuda-graph" in v.fixes else host) * MS, 2.0 * MS
+
+    machine = Machine(times, lambda _: {"HG201": 15.0 * MS, "HG101": 4.0 * MS}, fails=blocked)
+    diagnose = machine.diagnose
+
+    def broken(traced: Traced) -> Diagnosis:
+        if machine.last.fixes == ("no-read",):
+            raise TraceError("it has no events")
+        return diagnose(traced)
+
+    machine.diagnose = broken  # type: ignore[method-assign]
+    report = run(machine, GRAPH, READ)
+    assert statuses(report)[1:] == [
+        ("cuda-graph", "failed"),
+        ("no-read", "kept"),
+        ("cuda-graph", "kept"),
+    ]
 
 
 def test_a_fix_whose_later_steps_raise_is_taken_back() -> None:

@@ -162,6 +162,52 @@ def test_a_process_that_dies_or_hangs(
     assert caught.value.hint == hint
 
 
+def test_little_room_is_enough_for_all_that_is_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(
+        "import hostgap\n"
+        "at = 0\n"
+        "def body():\n"
+        "    global at\n"
+        "    at += 1\n"
+        "    assert at <= 6\n"
+        "def reset(case):\n"
+        "    global at\n"
+        "    at = 0\n"
+        "ready = hostgap.Workload(body=body, reset=reset, room=6, tokens=3)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr("hostgap.profiling.worker._BEGIN", BEGIN)
+    with Child(TargetSpec(target=f"{tmp_path / 'job.py'}:ready")) as child:
+        measured = child.ask(r.Measure(Variant(), 2, 2, 3), r.Measured)
+        assert measured.span_ns is not None
+        assert measured.tokens == 3
+        with pytest.raises(TargetError, match="room for 6 steps; 7 are needed") as caught:
+            child.ask(r.Measure(Variant(), 2, 4, 3), r.Measured)
+        assert caught.value.hint == (
+            "give the Workload room for 7; a timed block takes fewer with --steps"
+        )
+
+
+def test_a_script_that_exits_says_what_it_wrote_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--model', required=True)\n"
+        "parser.parse_args()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr("hostgap.profiling.worker._BEGIN", BEGIN)
+    with Child(TargetSpec(target=str(job))) as child, pytest.raises(TargetError) as caught:
+        child.ask(r.Measure(Variant(), 2, 2, 2), r.Measured)
+    assert caught.value.message == f"{job} exited with code 2 before its first step"
+    assert caught.value.hint == "job.py: error: the following arguments are required: --model"
+
+
 def test_what_a_target_prints_is_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     noisy = (
         "import os\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hostgap
-from hostgap.errors import TargetError
+from hostgap.errors import TargetError, TargetExited
 from hostgap.profiling.loop import Driver, Fresh, Pass, run_script
 from hostgap.profiling.target import TargetSpec
 from hostgap.profiling.workload import Workload
@@ -124,7 +124,14 @@ def test_a_script_is_driven_by_its_marks(tmp_path: Path) -> None:
             "raised in step 7: ZeroDivisionError: division by zero",
         ),
         ("1 / 0\n", "raised before its first step: ZeroDivisionError"),
-        ("import sys\nsys.exit(3)\n", "ended without marking a step"),
+        ("import sys\nsys.exit(3)\n", "exited with code 3 before its first step"),
+        ("import sys\nsys.exit(0)\n", "ended without marking a step"),
+        ("import sys\nsys.exit()\n", "ended without marking a step"),
+        (
+            "import hostgap\nfor i in range(4): hostgap.step()\n"
+            "exit('no more data\\nsee the log')\n",
+            "exited after 4 steps: no more data",
+        ),
         ("def f(:\n", "SyntaxError"),
     ],
 )
@@ -132,6 +139,16 @@ def test_what_a_script_may_do_wrong(tmp_path: Path, text: str, message: str) -> 
     with pytest.raises(TargetError) as caught:
         run_script(script(tmp_path, text), count(20))
     assert message in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_script_that_exits_with_a_reason_gives_it(tmp_path: Path) -> None:
+    spec = script(tmp_path, "import sys\nsys.exit('no checkpoint in /models: set MODEL_DIR')\n")
+    with pytest.raises(TargetExited) as caught:
+        run_script(spec, count(20))
+    said = "exited before its first step: no checkpoint in /models: set MODEL_DIR"
+    assert caught.value.message == f"{spec.target} {said}"
+    assert caught.value.hint == f"in <module> at {spec.target}:2"
 
 
 def test_ranges_that_a_script_has_anyway_mark_its_steps(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from hostgap.errors import TraceError
+from hostgap.errors import ConfigError, TraceError
+from hostgap.profiling import requests as r
 from hostgap.profiling.bench import Traced
 from hostgap.profiling.measurement import Environment, Measurement
 from hostgap.profiling.protocol import ProfileOptions, profile_target
 from hostgap.profiling.target import TargetSpec
+from hostgap.profiling.worker import Child
 from tests.profiling import cpu_child
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -87,3 +91,25 @@ def test_a_recording_that_cannot_be_read_is_a_problem_and_the_times_stay(sweep: 
         (1, None, False),
         (3, None, False),
     ]
+
+
+def test_a_pass_that_may_fail_takes_nothing_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hostgap.profiling.worker._BEGIN", cpu_child.BEGIN)
+    ask = Child.ask
+
+    def gone(self: Child, request: r.Request, answer: Any) -> Any:
+        if isinstance(request, r.Compare):
+            raise ConfigError("no CUDA device")
+        return ask(self, request, answer)
+
+    monkeypatch.setattr(Child, "ask", gone)
+    options = msgspec.structs.replace(OPTIONS, batches=())
+    measured = profile_target(
+        TargetSpec(preset="tiny"), options, tmp_path, lambda _: None, Work(None)
+    )
+    assert measured.status == "partial"
+    assert measured.problems == ["trying it as one CUDA graph: no CUDA device"]
+    assert measured.regions == []
+    assert len(measured.passes) == 2
