@@ -23,7 +23,7 @@ from hostgap.analysis.steps import Steps
 from hostgap.analysis.syncs import capture_spans
 from hostgap.trace.model import Bool, GpuKind, HostKind, Int64, ReadReport, Role, Trace
 
-LONG_WAIT_NS = 1_000_000  # that an op waits although it was launched
+LONG_WAIT_NS = 100_000  # that an op waits although it was launched; between ops usual are a few us
 SUSPICIOUS_NS = 100_000  # of idle time under a wait, before it is suspicious
 
 
@@ -453,5 +453,5 @@ def check_pieces(pieces: Pieces, window_ns: int) -> Iterator[Note]:
         yield Note(
             "HG935",
             f"{_n(count, 'gap')} ({total / 1e6:,.1f} ms) in which the GPU had its next "
-            "order for over 1 ms: work that was not recorded, another process, or clocks",
+            "order for over 0.1 ms: work that was not recorded, another process, or clocks",
         )

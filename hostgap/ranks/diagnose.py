@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -148,7 +148,7 @@ def _set(
             ranks,
             comparison,
             why,
-            (*inputs.notes, *_notes(outcomes, labels)),
+            (*inputs.notes, *_notes(outcomes, labels), *_otherwise(outcomes, rank_of)),
             {at: one.work for at, one in outcomes.items() if one.work is not None},
             _cost(comparison, jobs, engine) if comparison is not None else None,
             untraced,
@@ -158,6 +158,14 @@ def _set(
 
 def _notes(outcomes: Mapping[int, Outcome], labels: Mapping[int, str]) -> list[str]:
     return [f"{labels[at]}: {one.note}" for at, one in sorted(outcomes.items()) if one.note]
+
+
+def _otherwise(outcomes: Mapping[int, Outcome], rank_of: Mapping[int, int | None]) -> Iterator[str]:
+    """That ranks are those of the files' names, where the traces say others."""
+    said = {at: outcomes[at].rank for at in rank_of if outcomes[at].rank is not None}
+    if any(said[at] != rank_of[at] for at in said):
+        ranks = ", ".join(str(rank) for _, rank in sorted(said.items())[:8])
+        yield f"ranks are as the files' names say; the traces say of themselves: {ranks}"
 
 
 def _untraced(comparison: Comparison, outcomes: Mapping[int, Outcome]) -> dict[int, Waits]:

@@ -60,6 +60,12 @@ def long_in_hand(returned: int = 15) -> list[Event]:
     ]
 
 
+def late_by_turns(gap: int) -> list[Event]:
+    """Four kernels whose orders the GPU has in hand, with such gaps between them."""
+    calls = [call(LAUNCH, 10 * i, 10 * i + 9, i + 1) for i in range(4)]
+    return [*calls, *(kernel(50 + i * gap, 1_050 + i * gap, i + 1) for i in range(4))]
+
+
 TRACES: dict[str, list[tuple[set[str], Trace]]] = {
     "HG903": [
         ({"HG903"}, build(WORK, launches(400))),  # recording ended
@@ -119,7 +125,11 @@ TRACES: dict[str, list[tuple[set[str], Trace]]] = {
     "HG932": [({"HG932"}, build(WORK, report=ReadReport(profiler_cycles=2)))],
     "HG933": [({"HG931", "HG933"}, build(one_op_hides_steps()))],
     "HG934": [({"HG934"}, build(wait_for_a_graph()))],
-    "HG935": [({"HG935"}, build(long_in_hand())), ({"HG935"}, build(long_in_hand(returned=1_000)))],
+    "HG935": [
+        ({"HG935"}, build(long_in_hand())),
+        ({"HG935"}, build(long_in_hand(returned=1_000))),
+        ({"HG935"}, build(late_by_turns(300_000))),  # of a step of a millisecond
+    ],
 }
 
 
@@ -171,10 +181,11 @@ def test_reasons(code: str) -> None:
                 call(LAUNCH, 0, 10, 1),
                 call(LAUNCH, 11, 15, 2),
                 kernel(20, 1_000, 1),
-                kernel(MS, MS + 1_000, 2),
+                kernel(100_000, 101_000, 2),
             ],
-            id="less than a millisecond in hand",
+            id="less than a tenth of a millisecond in hand",
         ),
+        pytest.param(late_by_turns(50_000), id="four times so"),
     ],
 )
 def test_no_reason(events: list[Event]) -> None:

@@ -111,6 +111,15 @@ def test_ranks_of_which_none_supports_a_verdict(
     assert [one["status"] for one in found["ranks"]] == ["unmeasurable"] * 3
 
 
+def test_names_that_say_other_ranks_than_the_traces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document(Job(2), 0)))
+    notes = result(capsys, tmp_path)["summary"]["notes"]
+    assert notes == ["ranks are as the files' names say; the traces say of themselves: 0, 0"]
+
+
 def test_a_frontend_is_no_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "APIServer"}}
     (folder / "host.json").write_text(json.dumps({"traceEvents": [CPU, name]}))
