@@ -47,7 +47,12 @@ def _report(report: FixReport, console: Console) -> None:
         name = Text(s.label(rung), style=style)
         table.add_row(Text(s.MARKS[rung.status], style=style), name, *s.cells(rung))
     console.print(table)
-    console.print(Text("+ kept  - rolled back  ! failed  ? not tried; g: graphs", style="dim"))
+    console.print(
+        Text(
+            "+ kept  - rolled back  ! failed  ? not tried; g: graphs; speed: timed in turn",
+            style="dim",
+        )
+    )
     for rung in report.rungs:
         console.print()
         head = Text(f"{s.label(rung)} ", style="bold")

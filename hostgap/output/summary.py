@@ -142,6 +142,11 @@ def caveat(diagnosis: Diagnosis) -> str:
             "its high end as slow as it was recorded. To know: `hostgap profile`, or "
             "--unprofiled-step-ms."
         )
+    elif diagnosis.verdict not in ("gpu-bound", "unmeasurable"):
+        text += (
+            " Nothing to change was found: the waits may be the profiler's own. To know: "
+            "`hostgap profile`, or --unprofiled-step-ms."
+        )
     return text
 
 

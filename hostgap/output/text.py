@@ -209,5 +209,8 @@ def _hint(diagnosis: Diagnosis) -> str:
         lines.append(f"What to do about it: hostgap explain {found[0].code}")
     elif not lines and diagnosis.unprofiled is None and diagnosis.trace.file != "stdin":
         name = printable(shlex.quote(diagnosis.trace.file), 4096)
-        lines.append(f"Every figure: hostgap analyze {name} --format json")
+        what, option = "Every figure", "--format json"
+        if diagnosis.verdict == "gpu-bound":
+            what, option = "Every kernel and its time", "-o report.html"
+        lines.append(f"{what}: hostgap analyze {name} {option}")
     return "\n".join(lines)
