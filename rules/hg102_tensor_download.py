@@ -47,6 +47,7 @@ class TensorDownload(WaitRule):
     name = "tensor-download"
     title = "A tensor is copied to the host, and the host waits for it"
     advice = "Copy into a pinned buffer behind an event, once for all; or know it on the host."
+    fix = "async-output"
     order = 70
 
     def claims(self, wait: Wait) -> bool:

@@ -47,6 +47,7 @@ class BlockingUpload(WaitRule):
     name = "blocking-upload"
     title = "Data is copied to the GPU from pageable memory, and the host waits for it"
     advice = "Build it on the device (arange, full, zeros); else pin it and pass non_blocking=True."
+    fix = "async-input"
     order = 70
 
     def claims(self, wait: Wait) -> bool:

@@ -68,6 +68,7 @@ class PointwiseChain(Rule):
     name = "pointwise-chain"
     title = "Short kernels in a row that could be fused"
     advice = "torch.compile the function, or use the fused operator for it."
+    fix = "compile+cuda-graph"
     options = Options
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:

@@ -45,6 +45,7 @@ class UnfusedEpilogue(Rule):
     name = "unfused-epilogue"
     title = "An add and an activation behind a matrix product are kernels of their own"
     advice = "Give the bias to the product (F.linear, addmm), or torch.compile the function."
+    fix = "compile+cuda-graph"
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """A match per place."""

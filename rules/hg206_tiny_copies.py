@@ -55,6 +55,7 @@ class TinyCopies(Rule):
     name = "tiny-copies"
     title = "Many small copies a step"
     advice = "Copy once: one buffer for all of it, index_copy_, or torch._foreach_copy_."
+    fix = "cuda-graph"
     options = Options
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:

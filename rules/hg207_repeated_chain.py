@@ -58,6 +58,7 @@ class RepeatedChain(Rule):
     name = "repeated-chain"
     title = "Kernels that always follow one another"
     advice = "Compile or capture the function that launches them."
+    fix = "compile+cuda-graph"
     options = Options
     informs = True
 

@@ -63,6 +63,7 @@ class GraphBreaks(Rule):
     title = "A compiled function breaks into several graphs"
     advice = "Compile with fullgraph=True, which names what breaks the graph, and take it out."
     needs = (Need.OPS, Need.STEPS)
+    fix = "compile+cuda-graph"
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The breaks, by where Dynamo resumes; without stacks by the region that does."""

@@ -56,6 +56,7 @@ class GcPause(Rule):
     title = "Python's garbage collector runs inside the step"
     advice = "gc.freeze() after start-up, gc.disable() in the loop, collect between requests."
     needs = (Need.API_CALLS, Need.GC)
+    fix = "gc-freeze"
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The collections on launching threads, by the frame that they fell into."""

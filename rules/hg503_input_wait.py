@@ -60,6 +60,7 @@ class InputWait(Rule):
     name = "input-wait"
     title = "The launching thread waits for input, a lock or a queue"
     advice = "Fetch ahead: more loader workers, pinned memory, a queue that is never empty."
+    fix = "async-input"
 
     def find(self, context: Context, options: object) -> Iterator[Match]:
         """The places at which launching threads wait while the GPU is idle."""

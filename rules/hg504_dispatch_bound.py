@@ -56,6 +56,7 @@ class DispatchBound(Rule):
     title = "The GPU waits for work inside framework ops"
     advice = "Fewer and larger ops: torch.compile, a CUDA graph, a larger batch."
     needs = (Need.API_CALLS, Need.OPS, Need.STEPS)
+    fix = "cuda-graph"
     options = Options
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:

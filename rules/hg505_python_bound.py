@@ -65,6 +65,7 @@ class PythonBound(Rule):
     title = "The GPU waits for Python between framework ops"
     advice = "Vectorise loops, hoist what does not change; torch.compile or a CUDA graph."
     needs = (Need.API_CALLS, Need.STEPS)
+    fix = "cuda-graph"
     options = Options
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:

@@ -66,6 +66,7 @@ class PageableBandwidth(Rule):
     name = "pageable-bandwidth"
     title = "Copies of pageable memory are far slower than the link"
     advice = "Copy from and to pinned memory: pin one buffer, once, and reuse it."
+    fix = "async-input"
     options = Options
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:

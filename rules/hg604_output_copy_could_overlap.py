@@ -61,6 +61,7 @@ class OutputCopyCouldOverlap(Rule):
     title = "Copies at a step's ends run while no kernel does"
     advice = "Copy on a stream of its own, with two pinned buffers."
     needs = (Need.API_CALLS, Need.STEPS)
+    fix = "async-output"
     options = Options
 
     def find(self, context: Context, options: Options) -> Iterator[Match]:

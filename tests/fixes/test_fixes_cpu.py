@@ -27,7 +27,7 @@ from hostgap.fixes.equality import prove, reference_of, tapped
 from hostgap.fixes.fix import HEADINGS, Fix
 from hostgap.fixes.gc_freeze import GcFreeze
 from hostgap.fixes.registry import apply_fixes, chosen, load_fixes
-from hostgap.fixes.undo_defect import SHOWS_AS
+from hostgap.fixes.undo_defect import SHOWS_AS, UndoDefect
 from hostgap.profiling.bench import Proof, Variant
 from hostgap.profiling.workload import Workload
 from tests.fixes.loops import Host, Loop, workload
@@ -344,6 +344,10 @@ def test_every_defect_has_a_fix_and_every_code_a_rule() -> None:
     assert {code for fix in fixes.values() for code in fix.codes} <= set(rules)
     for rule in rules.values():
         assert rule.fix is None or rule.code in fixes[rule.fix].codes
+    generic = [fix for fix in fixes.values() if not isinstance(fix, UndoDefect)]
+    answered = {code for fix in generic for code in fix.codes}
+    either = {"HG109", "HG601"}  # a copy at the step's beginning, or one at its end
+    assert {code for code in answered if rules[code].fix is None} == either
 
 
 def test_undoing_a_defect_takes_it_out_of_the_variant() -> None:
