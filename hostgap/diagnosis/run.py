@@ -9,7 +9,6 @@ from typing import Literal
 
 from hostgap.analysis.analyze import analyze
 from hostgap.analysis.borrow import with_frames_of
-from hostgap.analysis.examine import Options
 from hostgap.diagnosis.judge import Judging
 from hostgap.diagnosis.model import Diagnosis
 from hostgap.errors import TraceError
@@ -19,27 +18,17 @@ from hostgap.trace.load import load_trace
 from hostgap.trace.model import Trace
 
 
-def diagnose_run(
-    folder: Path,
-    options: Options | None = None,
-    judging: Judging | None = None,
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> Diagnosis:
+def diagnose_run(folder: Path) -> Diagnosis:
     """Diagnose what `hostgap profile` wrote: savings are those of the unprofiled step.
 
     Args:
         folder: the run directory.
-        options: the window, steps and device to look at.
-        judging: which rules to run and by what thresholds.
-        progress: called now and then with the number of bytes of the trace read so far.
 
     Raises:
-        HostgapError: no measurement, another schema, no trace, or options that do not fit it.
+        HostgapError: no measurement, another schema, or no trace.
     """
     measurement = read_measurement(folder)
-    trace = load_run(folder, measurement, progress=progress)
-    return analyze(trace, options, (judging or Judging()).of_run(measurement))
+    return analyze(load_run(folder, measurement), judging=Judging().of_run(measurement))
 
 
 def load_run(

@@ -50,6 +50,8 @@ def straggler(
         cost: of the waits, to the rank that waits most; None where that is not known.
         untraced: index of a rank -> what it waits without a profiler; of all of them, or none.
     """
+    if untraced:
+        return _untraced(comparison, ranks, windows, works, cost, untraced)
     caused = {index: one.caused_ns for index, one in comparison.waiting.items()}
     total = sum(caused.values())
     worst = max(caused, key=lambda index: (caused[index], -index))
@@ -58,8 +60,6 @@ def straggler(
         and comparison.waiting[worst].last >= RANK_SAMPLES
         and caused[worst] >= CLEAR_WAIT * float(np.median(windows))
     )
-    if untraced:
-        return _untraced(comparison, ranks, windows, works, cost, untraced)
     if total == 0:
         return None
     late, who = comparison.late[worst], ranks[worst]
