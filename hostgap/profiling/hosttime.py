@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from hostgap.cores import usable_cores
 from hostgap.profiling.measurement import HostTimes
 
 if os.name == "posix":
@@ -83,7 +84,7 @@ class HostClock:
             gc_ns=self._gc_ns / steps,
             gc_collections=self._collections / steps,
             threads=self._threads,
-            cores=_cores(),
+            cores=usable_cores(),
         )
 
     def _collected(self, phase: str, _: dict[str, Any]) -> None:
@@ -137,14 +138,3 @@ def _running_threads() -> int:
         # the state follows the name, which may hold anything, in parentheses
         running += text.rpartition(")")[2].startswith(" R")
     return max(1, running)
-
-
-def _cores() -> float:
-    """Cores that this process may use: of its affinity, or its cgroup's quota if that is less."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0)
-    cores = cores or float(os.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else min(cores, int(quota) / int(period))

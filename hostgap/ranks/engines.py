@@ -7,8 +7,8 @@ has killed `TRIES` workers.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-import os
 import re
 import signal
 from collections import deque
@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
+from hostgap.cores import usable_cores
 from hostgap.errors import HostgapError
 from hostgap.ranks.job import Job, Outcome, run_job
 
@@ -36,14 +37,6 @@ class Engine(Protocol):
         """
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        return os.cpu_count() or 1
-
-
 class Local:
     """A pool of processes, each with one rank at a time; with one process, this one.
 
@@ -52,7 +45,7 @@ class Local:
     """
 
     def __init__(self, processes: int | None = None) -> None:
-        self.processes = processes or cores()
+        self.processes = processes or math.ceil(usable_cores())
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """See `Engine`."""
