@@ -223,8 +223,9 @@ def _record(
         # a server that was stopped has answered when its files are written: they come, or do not
         waiting = files(min(session.timeout_s, _FLUSH_S) if stopped else session.timeout_s)
         if ours and not waiting.found and not waiting.partial:
+            stopped = engine.stop(server, session.timeout_s)
             ours = False
-            if engine.stop(server, session.timeout_s):
+            if stopped:
                 note(
                     f"the steps were not all made in {session.timeout_s:g} s: taking what there is"
                 )
@@ -253,7 +254,8 @@ def _record(
 def _part(server: Server, engine: Engine, note: Say) -> None:
     """Stop the profiler on the way out of an error or of Ctrl-C, which is what is reported."""
     try:
-        engine.stop(server, _PARTING_S)
+        if not engine.stop(server, _PARTING_S):
+            note("the server records nothing now; it may still begin, with its next steps")
     except HostgapError as error:
         note(
             f"the profiler may still run ({error.message});"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hostgap.errors import HostgapError
-from hostgap.serving.engine import About, Label, Session, busy, refused
+from hostgap.serving.engine import About, Label, Session, busy, not_stopped, refused
 from hostgap.serving.metrics import Samples, total
 from hostgap.serving.server import Answer, KeyRefused, Server
 
@@ -102,7 +102,10 @@ class Sglang:
 
     def stop(self, server: Server, timeout_s: float) -> bool:
         """POST /stop_profile: 500 when nothing is recorded, also before the first step of it."""
-        return server.post("/stop_profile", None, timeout_s=timeout_s).status == 200
+        answer = server.post("/stop_profile", None, timeout_s=timeout_s)
+        if answer.status not in (200, 500):
+            raise not_stopped(server, answer)
+        return answer.status == 200
 
     def label(self, name: str) -> Label | None:
         """`PREFIX-ID-TP-0[-DP-0][-PP-0][-EP-0][-DECODE].trace.json.gz`; not `merged-ID...`."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hostgap.errors import HostgapError
-from hostgap.serving.engine import About, Label, Session, busy, refused
+from hostgap.serving.engine import About, Label, Session, busy, not_stopped, refused
 from hostgap.serving.metrics import Samples, scrape, total
 from hostgap.serving.server import Server
 
@@ -98,7 +98,9 @@ class Vllm:
     def stop(self, server: Server, timeout_s: float) -> bool:
         """POST /stop_profile; it answers when the workers have written their traces."""
         answer = server.post("/stop_profile", None, timeout_s=timeout_s)
-        return answer.status == 200
+        if answer.status != 200:
+            raise not_stopped(server, answer)
+        return True
 
     def label(self, name: str) -> Label | None:
         """`PREFIX_dp0_pp0_tp1_dcp0_ep1_rank1.TIME.pt.trace.json.gz`, `HOST_PID.async_llm...`."""

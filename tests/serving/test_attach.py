@@ -13,7 +13,7 @@ from hostgap.serving import attach as attach_module
 from hostgap.serving import files, sglang, vllm
 from hostgap.serving.attach import ENGINES, Attached, attach
 from hostgap.serving.server import Server
-from tests.serving.fake import TOKEN_S, Fake, FakeSglang, FakeVllm, served, worker_trace
+from tests.serving.fake import TOKEN_S, Fake, FakeSglang, FakeVllm, Reply, served, worker_trace
 
 Run = Callable[..., Attached]
 
@@ -341,6 +341,52 @@ def test_ctrl_c_and_a_server_that_has_gone(folder: Path, run: Run, notes: list[s
     (note,) = notes
     assert note.startswith("the profiler may still run")
     assert note.endswith(f"curl -X POST {fake.url}/stop_profile")
+
+
+class Unstoppable:
+    """What a server's `/stop_profile` answers in place of ending the session."""
+
+    status = 500
+
+    def answer(self, method: str, path: str, payload: Any) -> Reply:
+        if path == "/stop_profile":
+            return Reply(self.status, {"error": {"message": "worker died"}})
+        return super().answer(method, path, payload)  # type: ignore[misc,no-any-return]
+
+
+class UnstoppableVllm(Unstoppable, FakeVllm):
+    pass
+
+
+class UnstoppableSglang(Unstoppable, FakeSglang):
+    status = 502  # a proxy before it: 500 is SGLang's own answer when it records nothing
+
+
+@pytest.mark.parametrize("kind", [UnstoppableVllm, UnstoppableSglang])
+def test_a_server_that_does_not_stop(
+    kind: type[Fake], folder: Path, run: Run, tmp_path: Path, notes: list[str]
+) -> None:
+    fake = kind(folder, writes=False)
+    with pytest.raises(HostgapError, match=r"/stop_profile: HTTP 50[02]: worker died"):
+        run(fake, timeout_s=1.0)
+    (note,) = notes
+    assert note.startswith("the profiler may still run")
+    assert note.endswith(f"curl -X POST {fake.url}/stop_profile")
+    assert left(tmp_path) == []
+
+
+def test_ctrl_c_and_a_server_that_does_not_stop(folder: Path, run: Run, notes: list[str]) -> None:
+    def interrupt(text: str) -> None:
+        if text.startswith("recording"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(UnstoppableVllm(folder), say=interrupt)
+    assert notes[0].startswith("the profiler may still run (")
+    armed = FakeSglang(folder)
+    with pytest.raises(KeyboardInterrupt):
+        run(armed, say=lambda text: setattr(armed, "active", False) or interrupt(text))
+    assert notes[1:] == ["the server records nothing now; it may still begin, with its next steps"]
 
 
 def test_nothing_is_overwritten(folder: Path, run: Run, tmp_path: Path) -> None:
