@@ -198,13 +198,19 @@ def _unreadable(url: str, error: Exception) -> TraceError:
     if cause is None or isinstance(cause, FileNotFoundError) or status == http.HTTPStatus.NOT_FOUND:
         return TraceError(f"{url}: no such file")
     hint = "check the address, and your access to it"
-    if isinstance(cause, TimeoutError):
+    if _took_too_long(cause):
         reason = f"no answer within {PATIENCE_S} s"
     elif isinstance(status, int):
         reason = f"the server answers {status} {getattr(cause, 'message', '')}".rstrip()
     else:
         reason = str(cause).partition("\n")[0] or type(cause).__name__
     return TraceError(f"{url}: cannot be read: {reason[:200]}", hint)
+
+
+def _took_too_long(error: BaseException) -> bool:
+    import asyncio  # loaded already, by what raises its error
+
+    return isinstance(error, TimeoutError | asyncio.TimeoutError)  # one class from 3.11 on
 
 
 class _Stream:
@@ -216,11 +222,11 @@ class _Stream:
     def read(self, size: int = -1) -> bytes:
         try:
             return bytes(self._stream.read(size))
-        except TimeoutError as error:
-            raise OSError("the server stopped answering") from error
-        except OSError:
-            raise
         except Exception as error:  # each protocol's package raises its own
+            if _took_too_long(error):
+                raise OSError("the server stopped answering") from error
+            if isinstance(error, OSError):
+                raise
             raise OSError(str(error).partition("\n")[0][:200] or type(error).__name__) from error
 
     def close(self) -> None:
