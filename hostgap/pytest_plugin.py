@@ -97,16 +97,16 @@ def hostgap(
     """Call it with a step: `hostgap(step)` records some, and fails the test over its budgets."""
     from hostgap.errors import HostgapError
 
-    marker = request.node.get_closest_marker("hostgap")
+    markers = list(request.node.iter_markers("hostgap"))
     try:
-        budgets = _budgets(request.config, marker)
+        budgets = _budgets(request.config, markers)
     except HostgapError as error:
         pytest.fail(_said(error), pytrace=False)
     if reason := hostgap_recorder.unavailable():
         pytest.skip(f"hostgap: {reason}")
     profiler = Profiler(request, tmp_path, hostgap_recorder, budgets)
     yield profiler
-    if marker is not None and not profiler.calls and request.node.stash.get(_PASSED, False):
+    if markers and not profiler.calls and request.node.stash.get(_PASSED, False):
         pytest.fail("marked hostgap, but never called `hostgap(step)`", pytrace=False)
 
 
@@ -187,31 +187,40 @@ class Profiler:
 
     def _kept(self, trace: Path) -> str:
         """Keep the trace of a failed test, where a folder for them is named."""
-        import re
         import shutil
 
         folder = self._request.config.getini("hostgap_traces")
         if not folder:
             return ""
-        name = re.sub(r"[^\w.-]+", "-", self._request.node.nodeid)
-        kept = self._request.config.rootpath / str(folder) / f"{name}-{self.calls}.json.gz"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(trace, kept)
+        name = f"{_file_name(self._request.node.nodeid)}-{self.calls}.json.gz"
+        kept = self._request.config.rootpath / str(folder) / name
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(trace, kept)
+        except OSError as error:
+            return f"\nthe trace could not be kept as {kept}: {error.strerror or error}"
         return f"\nhostgap analyze {kept}"
 
 
-def _budgets(config: pytest.Config, marker: pytest.Mark | None) -> dict[str, Budget]:
-    """The ini file's budgets, under the marker's."""
+def _file_name(nodeid: str) -> str:
+    """What a test's files are called: its id as far as a name can hold it, and a hash of all."""
+    import hashlib
+    import re
+
+    name = re.sub(r"[^\w.-]+", "-", nodeid).encode()[:200].decode("utf-8", "ignore")
+    return f"{name}-{hashlib.sha256(nodeid.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def _budgets(config: pytest.Config, markers: list[pytest.Mark]) -> dict[str, Budget]:
+    """The ini file's budgets, under those of the markers, the closest to the test first."""
     from hostgap.errors import ConfigError
     from hostgap.gate.metrics import METRICS
     from hostgap.gate.settings import parse_budgets, read_settings
 
     budgets = parse_budgets(config.getini("hostgap_budgets"))
-    if marker is None:
-        return budgets
-    if marker.args:
+    if any(marker.args for marker in markers):
         raise ConfigError("the marker hostgap takes names: hostgap(max_sync_calls=0)")
-    for name, value in marker.kwargs.items():
+    for name, value in [each for marker in reversed(markers) for each in marker.kwargs.items()]:
         bound, _, rest = name.partition("_")
         known = (rest, f"{rest}_per_step", _SHORT.get(rest, ""))
         metric = next((METRICS[each] for each in known if each in METRICS), None)
@@ -231,10 +240,12 @@ def _budgets(config: pytest.Config, marker: pytest.Mark | None) -> dict[str, Bud
 
 
 def _whole(config: pytest.Config, name: str, least: int) -> int:
+    import re
+
     from hostgap.errors import ConfigError
 
     text = str(config.getini(name))
-    if not text.isdigit() or int(text) < least:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
         raise ConfigError(f"{name} = {text}: not a whole number from {least} on")
     return int(text)
 

@@ -140,7 +140,15 @@ def main() -> None:
 
 
 def _stop(number: int, _frame: object) -> None:
+    _leave()
     raise Stopped(128 + number)
+
+
+def _leave() -> None:
+    """What was under way on fsspec's event loop is left there: asyncio need not complain of it."""
+    import logging
+
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def run(args: list[str], *, debug: bool = False) -> int:
@@ -171,6 +179,7 @@ def run(args: list[str], *, debug: bool = False) -> int:
             _complain(error.format_message(), hint)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        _leave()
         click.echo("hostgap: interrupted", err=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -142,8 +142,8 @@ def _rule_in(module: ModuleType) -> Rule:
         value
         for value in vars(module).values()
         if inspect.isclass(value)
+        and value.__module__ == module.__name__  # first: Python 3.10 takes NDArray[...] for a class
         and issubclass(value, Rule)
-        and value.__module__ == module.__name__
     ]
     if len(found) != 1:
         raise TypeError(f"holds {len(found)} rules instead of one")

@@ -169,7 +169,7 @@ def _limit(metric: Metric, value: Any, where: str) -> float:
             number = _number(match[1]) * _UNITS[match[2]]
         fits, form = number > 0, "a time such as 2.5ms or 800us"
     if not fits or math.isinf(number):
-        raise ConfigError(f"{where}: {value!r} is not {form}")
+        raise ConfigError(f"{where}: {_shown(value)} is not {form}")
     return number
 
 
@@ -197,8 +197,15 @@ def _number(value: Any) -> float:
         return math.nan
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def _shown(value: Any) -> str:
+    """A value for a message; Python writes out no integer of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"an integer of some {value.bit_length() * math.log10(2):.0f} digits"
+    return repr(value)
 
 
 def _allow_list(entries: Any, where: str) -> tuple[Allow, ...]:

@@ -13,6 +13,7 @@ import msgspec
 
 from hostgap.errors import HostgapError
 from hostgap.files import atomic_output, refuse_existing
+from hostgap.output.printable import printable
 from hostgap.serving.engine import About, Engine, Refused, Role, Session
 from hostgap.serving.files import Folder, Found, Waiting, copy_all, listing, wait_for_files
 from hostgap.serving.metrics import Load, TokenLatency, load_between, scrape
@@ -34,7 +35,7 @@ class TraceFile(msgspec.Struct, frozen=True):
     """A file of the recording.
 
     Attributes:
-        file: its name in the folder.
+        file: its name in the folder, printable.
         role: worker, or frontend (CPU only, not to be diagnosed).
         label: which rank.
         bytes: its size.
@@ -129,9 +130,6 @@ def attach(
     bounded = any(one.path.name.startswith(prefix) for one in workers)
     if not bounded and engine.name == "vllm":
         note("this vLLM takes no number of steps: all it did until it was stopped is in the trace")
-    say("copying the traces")
-    out.mkdir(parents=True, exist_ok=True)
-    paths = copy_all(found, out, force=force)
     serving = Serving(
         schema="hostgap.serving/1",
         engine=engine.name,
@@ -143,10 +141,17 @@ def attach(
         requests_running=running,
         inter_token_latency=load.latency,
         inter_token_latency_missing=load.why_not,
-        files=[TraceFile(one.path.name, one.label.role, one.label.text, one.size) for one in found],
+        files=[
+            TraceFile(printable(one.path.name), one.label.role, printable(one.label.text), one.size)
+            for one in found
+        ],
     )
+    summary = msgspec.json.format(msgspec.json.encode(serving), indent=2) + b"\n"
+    say("copying the traces")
+    out.mkdir(parents=True, exist_ok=True)
+    paths = copy_all(found, out, force=force)
     with atomic_output(out / SUMMARY, force=force) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(serving), indent=2) + b"\n")
+        stream.write(summary)
     return Attached(serving, paths)
 
 
@@ -223,8 +228,9 @@ def _record(
         # a server that was stopped has answered when its files are written: they come, or do not
         waiting = files(min(session.timeout_s, _FLUSH_S) if stopped else session.timeout_s)
         if ours and not waiting.found and not waiting.partial:
+            stopped = engine.stop(server, session.timeout_s)
             ours = False
-            if engine.stop(server, session.timeout_s):
+            if stopped:
                 note(
                     f"the steps were not all made in {session.timeout_s:g} s: taking what there is"
                 )
@@ -253,7 +259,8 @@ def _record(
 def _part(server: Server, engine: Engine, note: Say) -> None:
     """Stop the profiler on the way out of an error or of Ctrl-C, which is what is reported."""
     try:
-        engine.stop(server, _PARTING_S)
+        if not engine.stop(server, _PARTING_S):
+            note("the server records nothing now; it may still begin, with its next steps")
     except HostgapError as error:
         note(
             f"the profiler may still run ({error.message});"

@@ -105,6 +105,9 @@ class Engine(Protocol):
 
         Returns:
             Whether there was one to end.
+
+        Raises:
+            HostgapError: the server does not end it; it may go on.
         """
 
     def label(self, name: str) -> Label | None:
@@ -128,6 +131,15 @@ def refused(engine: Engine, server: Server, session: Session, answer: Answer) ->
     why = answer.why()
     return Refused(
         f"{server.url}/start_profile: HTTP {answer.status}" + (f": {why}" if why else ""),
+        "see the server's log",
+    )
+
+
+def not_stopped(server: Server, answer: Answer) -> HostgapError:
+    """The error for a `/stop_profile` that ended nothing."""
+    why = answer.why()
+    return HostgapError(
+        f"{server.url}/stop_profile: HTTP {answer.status}" + (f": {why}" if why else ""),
         "see the server's log",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,11 +13,16 @@ from hostgap.serving.server import Server
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?")
 
+_MOST = 10**15  # of tokens, steps, requests or seconds: more are a fault of the server's
+_LONGEST_NS = 86_400 * 10**9  # between two tokens
+
 Samples = Mapping[str, Mapping[str, float]]  # name -> labels, as written -> value
 
 
 def parse(text: str) -> Samples:
     """The samples of a page in Prometheus's text format; what is none is passed over.
+
+    So is what is no count and no time: negative, not finite, or absurdly large.
 
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/
     """
@@ -31,7 +35,7 @@ def parse(text: str) -> Samples:
             value = float(match[3])
         except ValueError:
             continue
-        if math.isfinite(value):
+        if 0 <= value <= _MOST:  # nan is not
             found[match[1]][match[2] or ""] = value
     return found
 
@@ -49,7 +53,17 @@ def scrape(server: Server) -> Samples | None:
 def total(samples: Samples, name: str) -> float | None:
     """A metric summed over its labels (engines, models); None without it."""
     values = samples.get(name)
-    return sum(values.values()) if values else None
+    if not values:
+        return None
+    summed = sum(values.values())
+    return summed if summed <= _MOST else None
+
+
+def whole(value: object) -> int | None:
+    """A count in a server's JSON; None where it is none, or an absurd one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST else None
 
 
 class TokenLatency(msgspec.Struct, frozen=True):
@@ -103,8 +117,11 @@ def load_between(
         # a histogram appears with its first observation
         seconds -= total(before, f"{name}_sum") or 0.0
         count -= total(before, f"{name}_count") or 0.0
-        if count <= 0 or seconds <= 0:  # negative: the server began anew in between
+        if count < 1 or seconds <= 0:  # negative: the server began anew in between
             return Load(None, f"{name} counted no token in {interval_s:.1f} s", 0)
         mean_ns = round(seconds / count * 1e9)
+        if not 0 < mean_ns <= _LONGEST_NS:
+            said = f"{name} says {seconds:.3g} s for {count:,.0f} tokens"
+            return Load(None, said, round(count))
         return Load(TokenLatency(name, mean_ns, round(count), interval_s), None, round(count))
     return Load(None, f"/metrics has no {names[0]}", None)

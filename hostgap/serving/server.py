@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hostgap.errors import HostgapError
+from hostgap.output.printable import printable
 
 T = TypeVar("T")
 REQUEST_S = 30.0  # a busy server's frontend shares its interpreter with the profiler
@@ -64,6 +65,11 @@ class Answer:
             return {}
         return value if isinstance(value, dict) else {}
 
+    def text(self, key: str) -> str | None:
+        """A text of the JSON object, printable and short; None where there is none."""
+        value = self.json().get(key)
+        return printable(value, 200) if isinstance(value, str) else None
+
     def why(self) -> str:
         """What the server gives as the reason, on one line and short; may be empty."""
         found = self.json()
@@ -71,7 +77,7 @@ class Answer:
         if isinstance(inner, dict):
             found = inner
         said = found.get("message") or found.get("detail") or inner or self.body
-        return " ".join(str(said).split())[:200]
+        return printable(" ".join(str(said).split()), 200)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

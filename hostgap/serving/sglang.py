@@ -16,13 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hostgap.errors import HostgapError
-from hostgap.serving.engine import About, Label, Session, busy, refused
-from hostgap.serving.metrics import Samples, total
+from hostgap.serving.engine import About, Label, Session, busy, not_stopped, refused
+from hostgap.serving.metrics import Samples, total, whole
 from hostgap.serving.server import Answer, KeyRefused, Server
 
 _RANKS = re.compile(
     r"-TP-(\d+)(?:-DP-(\d+))?(?:-PP-(\d+))?(?:-EP-(\d+))?(-[A-Za-z_]+)?\.trace\.json\.gz$"
 )
+_MOST_RANKS = 1_000_000
 
 
 class Sglang:
@@ -44,20 +45,20 @@ class Sglang:
             # with --admin-api-key beside --api-key, the key for profiling does not open this page
             return About("unknown", None)
         info = answer.json()
-        version = info.get("version")
-        if answer.status != 200 or not isinstance(version, str):
+        version = answer.text("version")
+        if answer.status != 200 or version is None:
             raise HostgapError(
                 f"{server.url} does not answer as SGLang does:"
                 f" /server_info gives HTTP {answer.status}",
                 "is it the right URL, and the right --engine?",
             )
-        sizes = [info.get(key) for key in ("tp_size", "pp_size", "dp_size", "nnodes")]
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
+        sizes = [whole(info.get(key)) for key in ("tp_size", "pp_size", "dp_size", "nnodes")]
+        if not all(sizes):
             return About(version, None)
-        tp, pp, dp, nodes = (int(size or 1) for size in sizes)
+        tp, pp, dp, nodes = (size or 1 for size in sizes)
         # attention's data parallelism splits the tensor-parallel ranks, and adds none
         ranks = tp * pp * (1 if info.get("enable_dp_attention") else dp)
-        return About(version, max(ranks // nodes, 1))
+        return About(version, max(ranks // nodes, 1) if ranks <= _MOST_RANKS else None)
 
     def running(self, server: Server, samples: Samples | None) -> int | None:
         """/v1/loads, which is live; else the gauge, which follows every few dozen steps."""
@@ -67,9 +68,9 @@ class Sglang:
             loads = None
         if isinstance(loads, list):
             counts = [load.get("num_running_reqs") for load in loads if isinstance(load, dict)]
-            known = [count for count in counts if isinstance(count, int)]
+            known = [count for count in map(whole, counts) if count is not None]
             if known:
-                return sum(known)
+                return whole(sum(known))
         running = None if samples is None else total(samples, "sglang:num_running_reqs")
         return None if running is None else round(running)
 
@@ -102,7 +103,10 @@ class Sglang:
 
     def stop(self, server: Server, timeout_s: float) -> bool:
         """POST /stop_profile: 500 when nothing is recorded, also before the first step of it."""
-        return server.post("/stop_profile", None, timeout_s=timeout_s).status == 200
+        answer = server.post("/stop_profile", None, timeout_s=timeout_s)
+        if answer.status not in (200, 500):
+            raise not_stopped(server, answer)
+        return answer.status == 200
 
     def label(self, name: str) -> Label | None:
         """`PREFIX-ID-TP-0[-DP-0][-PP-0][-EP-0][-DECODE].trace.json.gz`; not `merged-ID...`."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hostgap.errors import HostgapError
-from hostgap.serving.engine import About, Label, Session, busy, refused
+from hostgap.serving.engine import About, Label, Session, busy, not_stopped, refused
 from hostgap.serving.metrics import Samples, scrape, total
 from hostgap.serving.server import Server
 
@@ -38,8 +38,8 @@ class Vllm:
     def about(self, server: Server) -> About:
         """The version; vLLM does not say how many workers it has."""
         answer = server.get("/version")
-        version = answer.json().get("version")
-        if answer.status != 200 or not isinstance(version, str):
+        version = answer.text("version")
+        if answer.status != 200 or version is None:
             raise HostgapError(
                 f"{server.url} does not answer as vLLM does: /version gives HTTP {answer.status}",
                 "is it the right URL, and the right --engine?",
@@ -91,14 +91,16 @@ class Vllm:
             time.sleep(_POLL_S)
             now = _steps(server) or {}
             # engines of a data-parallel server step each on their own: the busiest counts
-            done = max((round(now[key] - first.get(key, 0.0)) for key in now), default=0)
-            say(f"recording: step {min(max(done, 0), wanted)} of {wanted}")
+            done = max([0, *(round(now[key] - first.get(key, 0.0)) for key in now)])
+            say(f"recording: step {min(done, wanted)} of {wanted}")
         return True
 
     def stop(self, server: Server, timeout_s: float) -> bool:
         """POST /stop_profile; it answers when the workers have written their traces."""
         answer = server.post("/stop_profile", None, timeout_s=timeout_s)
-        return answer.status == 200
+        if answer.status != 200:
+            raise not_stopped(server, answer)
+        return True
 
     def label(self, name: str) -> Label | None:
         """`PREFIX_dp0_pp0_tp1_dcp0_ep1_rank1.TIME.pt.trace.json.gz`, `HOST_PID.async_llm...`."""

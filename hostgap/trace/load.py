@@ -12,7 +12,7 @@ from hostgap.trace.model import Trace
 from hostgap.trace.nsys_export import REPORTS, exported, is_nsys
 from hostgap.trace.part import Keep
 from hostgap.trace.remote import downloaded, is_url
-from hostgap.trace.source import open_source
+from hostgap.trace.source import MOST_BYTES, open_source
 
 
 def load_trace(
@@ -45,7 +45,7 @@ def load_trace(
         name = os.fspath(path)
         if is_url(name):
             if name.endswith((".sqlite", *REPORTS)):
-                with downloaded(name) as copy:
+                with downloaded(name, MOST_BYTES) as copy:
                     if is_nsys(copy) or name.endswith(REPORTS):  # else a server's own page
                         with exported(copy, name) as export:
                             return _sealed(_read_export(export, progress, name))

@@ -36,6 +36,7 @@ _GLOB = re.compile(r"[*?\[]")
 MOST_FILES = 100_000  # of one folder or pattern
 _BLOCK = 1 << 22  # bytes that are read ahead
 PATIENCE_S = 60  # for a web server to answer, or to go on with its answer
+_SPARE = 1 << 30  # bytes that a copy leaves free on its disk; on a small one a twentieth
 
 
 def is_url(name: str) -> bool:
@@ -54,7 +55,9 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
     """
     system, path = _system(url)
     try:
-        info = system.info(path)
+        # fsspec asks a second time where the first question finds no answer: this is for both
+        within = {"timeout": PATIENCE_S} if url.startswith("http") else {}
+        info = system.info(path, **within)
         if info.get("type") == "directory" and not info.get("size"):
             raise TraceError(f"{url}: is a folder", "end it with a / to read all traces in it")
         stream = system.open(path, "rb", block_size=_BLOCK)
@@ -66,21 +69,56 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
 
 
 @contextmanager
-def downloaded(url: str) -> Iterator[Path]:
+def downloaded(url: str, most: int) -> Iterator[Path]:
     """A copy of a remote file in a folder that is removed at the end.
 
+    Args:
+        url: the file.
+        most: bytes that it may have, whatever the server says of its size.
+
     Raises:
-        TraceError: it cannot be read, or not be written here.
+        TraceError: it cannot be read, is larger, or does not fit here.
     """
     with tempfile.TemporaryDirectory(prefix="hostgap-") as folder:
         path = Path(folder) / "trace"
-        source, _ = open_url(url)
+        source, size = open_url(url)
         try:
             with source, path.open("wb") as copy:
-                shutil.copyfileobj(source, copy, _BLOCK)
+                _copy(source, copy, url, Path(folder), size, most)
         except OSError as error:
             raise TraceError(f"{url}: cannot be copied: {error.strerror or error}") from error
         yield path
+
+
+def _copy(source: BinaryIO, copy: BinaryIO, url: str, folder: Path, size: int, most: int) -> None:
+    """Copy a file of `size` bytes, 0 when unknown: no more than that, than `most`, or than fit.
+
+    Raises:
+        TraceError: there is more of it.
+    """
+    too_large = TraceError(f"{url}: more than {most:,} bytes", "that is no trace of a profiler")
+    if size > most:
+        raise too_large
+    _fits(url, folder, size)
+    copied = 0
+    while block := source.read(_BLOCK):
+        copied += len(block)
+        if copied > most:
+            raise too_large
+        if 0 < size < copied:
+            raise TraceError(f"{url}: more than the {size:,} bytes that the server announced")
+        _fits(url, folder, len(block))
+        copy.write(block)
+
+
+def _fits(url: str, folder: Path, size: int) -> None:
+    """Raise where `size` more bytes would fill the disk that `folder` is on."""
+    disk = shutil.disk_usage(folder)
+    if size > disk.free - min(_SPARE, disk.total // 20):
+        raise TraceError(
+            f"{url}: no room for a copy in {folder.parent}: {disk.free / 1e9:.1f} GB are free",
+            "make room, or name a folder on a larger disk in TMPDIR",
+        )
 
 
 def listed(url: str) -> list[tuple[str, int]]:
@@ -160,13 +198,19 @@ def _unreadable(url: str, error: Exception) -> TraceError:
     if cause is None or isinstance(cause, FileNotFoundError) or status == http.HTTPStatus.NOT_FOUND:
         return TraceError(f"{url}: no such file")
     hint = "check the address, and your access to it"
-    if isinstance(cause, TimeoutError):
+    if _took_too_long(cause):
         reason = f"no answer within {PATIENCE_S} s"
     elif isinstance(status, int):
         reason = f"the server answers {status} {getattr(cause, 'message', '')}".rstrip()
     else:
         reason = str(cause).partition("\n")[0] or type(cause).__name__
     return TraceError(f"{url}: cannot be read: {reason[:200]}", hint)
+
+
+def _took_too_long(error: BaseException) -> bool:
+    import asyncio  # loaded already, by what raises its error
+
+    return isinstance(error, TimeoutError | asyncio.TimeoutError)  # one class from 3.11 on
 
 
 class _Stream:
@@ -178,11 +222,11 @@ class _Stream:
     def read(self, size: int = -1) -> bytes:
         try:
             return bytes(self._stream.read(size))
-        except TimeoutError as error:
-            raise OSError("the server stopped answering") from error
-        except OSError:
-            raise
         except Exception as error:  # each protocol's package raises its own
+            if _took_too_long(error):
+                raise OSError("the server stopped answering") from error
+            if isinstance(error, OSError):
+                raise
             raise OSError(str(error).partition("\n")[0][:200] or type(error).__name__) from error
 
     def close(self) -> None:

@@ -118,6 +118,8 @@ def test_the_recorder_of_this_machine(pytester: pytest.Pytester) -> None:
         ("min_sync_calls=0", "did you mean 'max_sync_calls'"),
         ("max_utilization=1", "did you mean 'min_utilization'"),
         ("max_sync_calls='many'", "not a number"),
+        ("max_sync_calls=10**400", "digits is not a number"),
+        ("max_sync_calls=10**5000", "digits is not a number"),
         ("0", "takes names"),
     ],
 )
@@ -175,6 +177,86 @@ def test_marker_goes_first(hostgap):
     assert kept.read_bytes() == (SAMPLES / "eager_item.json.gz").read_bytes()
 
 
+def test_all_markers_hold_and_the_closest_goes_first(project: pytest.Pytester) -> None:
+    result = outcome(
+        project,
+        """
+pytestmark = pytest.mark.hostgap(max_sync_calls=0)
+
+@pytest.mark.hostgap(max_launches=1)
+def test_adds(hostgap):
+    hostgap(lambda: "eager_item")
+
+@pytest.mark.hostgap(max_sync_calls=5)
+def test_overrides(hostgap):
+    hostgap(lambda: "eager_item")
+
+@pytest.mark.hostgap(max_launches=1)
+class TestClass:
+    @pytest.mark.hostgap(max_sync_calls_per_step=5)
+    def test_in_between(self, hostgap):
+        hostgap(lambda: "eager_item")
+
+    @pytest.mark.hostgap(max_launches=1, max_sync_calls=0)
+    @pytest.mark.hostgap(max_launches=10_000)
+    def test_stacked(self, hostgap):
+        hostgap(lambda: "eager_item")
+
+    @pytest.mark.hostgap(max_sync_cals=0)
+    @pytest.mark.hostgap(max_sync_calls=5, max_launches=10_000)
+    def test_wrong_one_below(self, hostgap):
+        hostgap(lambda: "eager_item")
+""",
+    )
+    result.assert_outcomes(failed=3, passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_adds*",
+            "Gate failed: sync_calls_per_step, launches_per_step",
+            "*test_in_between*",
+            "Gate failed: launches_per_step",
+            "*test_stacked*",
+            "Gate failed: sync_calls_per_step",
+        ],
+    )
+
+
+def test_kept_traces_of_long_and_like_names(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nhostgap_traces = kept\n")
+    result = outcome(
+        project,
+        """
+@pytest.mark.hostgap(max_sync_calls=0)
+@pytest.mark.parametrize("text", ["\\u00fc" * 100, "\\u00fc" * 101, "a/b", "a:b"])
+def test_decode(hostgap, text):
+    hostgap(lambda: "eager_item")
+""",
+    )
+    result.assert_outcomes(failed=4)
+    assert result.stdout.str().count("Gate failed: sync_calls_per_step") == 4
+    kept = list((project.path / "kept").iterdir())
+    assert len(kept) == 4
+    for path in kept:
+        assert f"hostgap analyze {path}" in result.stdout.str()
+
+
+def test_a_trace_that_cannot_be_kept_hides_no_failure(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nhostgap_traces = taken\n")
+    (project.path / "taken").write_text("a file")
+    result = outcome(
+        project,
+        """
+@pytest.mark.hostgap(max_sync_calls=0)
+def test_decode(hostgap):
+    hostgap(lambda: "eager_item")
+""",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["Gate failed: sync_calls_per_step", "the trace could not be kept as *: File exists"]
+    )
+
+
 def test_the_allow_list_of_the_configuration(project: pytest.Pytester) -> None:
     Path(project.path, "hostgap.toml").write_text(
         '[[gate.allow]]\nfunction = "decode_until_eos"\nowner = "me"\nreason = "ends there"\n'
@@ -190,11 +272,12 @@ def test_decode(hostgap):
     result.assert_outcomes(passed=1)
 
 
-def test_a_bad_ini_value(project: pytest.Pytester) -> None:
-    project.makeini("[pytest]\nhostgap_steps = few\n")
+@pytest.mark.parametrize("value", ["few", "1", "-3", "\u00b2", "\u0665", "9" * 5000])
+def test_a_bad_ini_value(project: pytest.Pytester, value: str) -> None:
+    (project.path / "pytest.ini").write_text(f"[pytest]\nhostgap_steps = {value}\n", "utf-8")
     result = outcome(project, 'def test_it(hostgap): hostgap(lambda: "eager")')
     result.assert_outcomes(failed=1)
-    assert "hostgap_steps = few: not a whole number from 2 on" in result.stdout.str()
+    assert f"hostgap_steps = {value}: not a whole number from 2 on" in result.stdout.str()
 
 
 def test_it_imports_nothing_heavy() -> None:

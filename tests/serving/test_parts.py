@@ -12,8 +12,8 @@ import pytest
 
 from hostgap.errors import HostgapError, TraceError
 from hostgap.serving.files import is_complete
-from hostgap.serving.metrics import load_between, parse, total
-from hostgap.serving.server import KeyRefused, Server, TooSlow, Unreachable
+from hostgap.serving.metrics import load_between, parse, total, whole
+from hostgap.serving.server import Answer, KeyRefused, Server, TooSlow, Unreachable
 from hostgap.serving.sglang import Sglang
 from hostgap.serving.vllm import Vllm
 
@@ -168,6 +168,40 @@ def test_time_between_tokens() -> None:
     assert restarted.latency is None
     assert load_between({}, {}, names, 5.0).why_not == "/metrics has no better"
     assert load_between(None, None, names, 5.0).why_not == "the server has no /metrics"
+
+
+@pytest.mark.parametrize("value", ["-1", "-1e308", "1e300", "+Inf", "NaN", "1e16"])
+def test_what_is_no_count_is_not_there(value: str) -> None:
+    assert parse(f"a {value}\nb 1") == {"b": {"": 1.0}}
+
+
+def test_a_sum_that_is_no_count_is_not_there() -> None:
+    assert total(parse('a{x="1"} 1e15\na{x="2"} 1e15'), "a") is None
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(1e15, 1), (1e-15, 1), (5.0, 1e-300)])
+def test_a_time_between_tokens_that_is_none(seconds: float, count: float) -> None:
+    load = load_between({}, parse(f"h_sum {seconds}\nh_count {count}"), ["h"], 5.0)
+    assert load.latency is None
+    assert load.why_not
+
+
+@pytest.mark.parametrize("value", [-1, True, 10**400, 1.5, "3", None])
+def test_what_is_no_count_in_json(value: object) -> None:
+    assert whole(value) is None
+    assert whole(7) == 7
+
+
+def test_texts_of_a_server_are_printable_and_short() -> None:
+    hostile = '"a\\ud800\\u001b[2J\\u202e' + "x" * 10_000 + '"'
+    said = [Answer(500, f'{{"message": {hostile}}}').why()]
+    said += [Answer(500, "\x1b[31m\ud800").why()]
+    said += [Answer(200, f'{{"version": {hostile}}}').text("version") or ""]
+    for text in said:
+        assert text.isprintable()
+        assert text.encode()
+        assert 0 < len(text) < 300
+    assert Answer(200, '{"version": 3}').text("version") is None
 
 
 @pytest.mark.parametrize(

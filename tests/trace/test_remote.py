@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
+import itertools
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +28,8 @@ from hostgap.trace.remote import PROTOCOLS, has_pattern, is_url, listed, open_ur
 
 fsspec = pytest.importorskip("fsspec")
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "sample_traces"
 NAME = "cuda_graph.json.gz"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -36,6 +44,13 @@ def memory() -> Iterator[Any]:
     system.rm("/job", recursive=True)
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the copies are made."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     pytest.importorskip("aiohttp")
@@ -47,6 +62,8 @@ def server() -> Iterator[str]:
         def send_head(self) -> Any:
             if self.path == "/stalls.json":
                 time.sleep(3)
+            if self.path.startswith("/endless"):
+                return self.endless()
             if self.path.startswith("/login"):
                 self.path = "/"  # a page in place of what was asked for
             answer = {"/fails.json": 500, "/private.json": 403}.get(self.path)
@@ -54,6 +71,22 @@ def server() -> Iterator[str]:
                 return super().send_head()
             self.send_error(answer)
             return None
+
+        def endless(self) -> None:
+            """An export of no known size; `/endless-drip` is slow after its beginning."""
+            self.send_response(200)
+            if self.path.startswith("/endless-drip"):
+                self.send_header("Content-Length", str(8 << 20))
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            with contextlib.suppress(OSError):  # the reader goes
+                self.wfile.write((SAMPLES / "eager_item.sqlite").read_bytes())
+                while self.path.startswith("/endless-drip"):
+                    time.sleep(0.2)
+                    self.wfile.write(b" ")
+                for _ in range(64):
+                    self.wfile.write(bytes(1 << 20))
 
     handler = functools.partial(Quiet, directory=str(SAMPLES))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
@@ -136,6 +169,77 @@ def test_http_failures(
         error = capsys.readouterr().err
         assert said in error
         assert len(error.splitlines()) <= 2
+
+
+def test_a_server_that_does_not_answer_is_given_up_in_the_time_that_is_said(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostgap.trace.remote.PATIENCE_S", 1.4)
+    begin = time.monotonic()
+    with pytest.raises(TraceError, match=r"no answer within 1\.4 s"):
+        open_url(f"{server}/stalls.json")
+    assert time.monotonic() - begin < 2.4  # twice as long with a second question
+
+
+def test_a_copy_of_no_known_size_ends_at_the_limit(
+    server: str, monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    monkeypatch.setattr("hostgap.trace.load.MOST_BYTES", 8 << 20)
+    with pytest.raises(TraceError, match=r"endless\.sqlite: more than 8,388,608 bytes"):
+        hostgap.load_trace(f"{server}/endless.sqlite")
+    assert not any(temporary.iterdir())
+
+
+def test_a_copy_leaves_room_on_the_disk(
+    server: str, memory: Any, monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    blocks = itertools.count()
+
+    def usage(_: Path) -> Any:
+        free = (1 << 30) + (6 - 2 * next(blocks) << 20)
+        return types.SimpleNamespace(total=100 << 30, free=free)
+
+    monkeypatch.setattr("hostgap.trace.remote.shutil.disk_usage", usage)
+    memory.pipe_file("/job/large.sqlite", bytes(7 << 20))
+    with pytest.raises(TraceError, match=r"no room for a copy in .*: 1\.1 GB are free") as caught:
+        hostgap.load_trace("memory://job/large.sqlite")
+    assert next(blocks) == 1  # before anything was read
+    assert "TMPDIR" in (caught.value.hint or "")
+    with pytest.raises(TraceError, match="no room for a copy"):
+        hostgap.load_trace(f"{server}/endless.sqlite")
+    assert not any(temporary.iterdir())
+
+
+def test_a_file_that_is_longer_than_announced(memory: Any, temporary: Path) -> None:
+    memory.pipe_file("/job/more.sqlite", bytes(5 << 20))
+    real = memory.__class__.info
+    memory.__class__.info = lambda self, path: {**real(self, path), "size": 1 << 20}
+    try:
+        with pytest.raises(TraceError, match="more than the 1,048,576 bytes that the server"):
+            hostgap.load_trace("memory://job/more.sqlite")
+    finally:
+        memory.__class__.info = real
+    assert not any(temporary.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_in_a_download_says_so_and_no_more(
+    server: str, temporary: Path, number: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hostgap", "analyze", f"{server}/endless-drip.sqlite"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 30
+    while not list(temporary.glob("hostgap-*/trace")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert error == (b"hostgap: interrupted\n" if number == signal.SIGINT else b"")
+    assert not any(temporary.iterdir())
 
 
 @pytest.mark.parametrize(
