@@ -105,9 +105,9 @@ def _write(comparison: Comparison, path: Path, kind: str, *, force: bool) -> Non
 
 def _rendered(comparison: Comparison, kind: str) -> bytes:
     if kind == "json":
-        import msgspec
+        from hostgap.output.encoded import indented
 
-        return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
+        return indented(comparison)
     if kind == "markdown":
         from hostgap.output.compare_markdown import render_compare_markdown
 
