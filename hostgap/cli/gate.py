@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hostgap.cli.options import (
+    PathGiven,
     device_option,
     force_option,
     format_option,
@@ -43,16 +44,16 @@ EXIT_UNMEASURABLE = 3
 
 
 @click.command(name="gate", short_help="Fail when budgets or a baseline are exceeded.")
-@click.argument("new", metavar="NEW", type=click.Path(path_type=Path))
+@click.argument("new", metavar="NEW", type=PathGiven(path_type=Path))
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     metavar="FILE",
     help="The committed baseline; hostgap.json where there is one.",
 )
 @click.option(
     "--base",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     metavar="RUNS",
     help="Runs of what it is compared with, measured in turn with NEW: for the step's time.",
 )

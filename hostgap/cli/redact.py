@@ -6,16 +6,18 @@ from pathlib import Path
 
 import click
 
+from hostgap.cli.options import PathGiven
+
 
 @click.command(short_help="Remove names, paths and environment from a trace.")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=PathGiven(path_type=Path))
 @click.option(
     "-o",
     "--output",
     "out",
     required=True,
     metavar="OUT",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     help="Where to write; .gz and .zst compress.",
 )
 @click.option(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hostgap.cli.options import PathGiven
+
 if TYPE_CHECKING:
     from hostgap.samples import Sample
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     "--output",
     "out",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     help="File or folder to copy to; the current folder if left out.",
 )
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
