@@ -27,7 +27,8 @@ from hostgap.cli.options import PathGiven
     help="Take this out too, wherever it occurs and in any case. Repeatable.",
 )
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
-def command(trace: Path, out: Path, also: tuple[str, ...], force: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, trace: Path, out: Path, also: tuple[str, ...], force: bool) -> None:
     """Remove names, paths and environment from a trace.
 
     Writes a copy of a torch.profiler trace, or of an SQLite export of Nsight Systems, in which
@@ -38,8 +39,10 @@ def command(trace: Path, out: Path, also: tuple[str, ...], force: bool) -> None:
     File names of your own code stay (dir1/decode.py), and so do function and module names: take
     those out with --also. Look at the copy before you publish it.
     """
+    from hostgap.cli.gate import refuse_what_is_read
     from hostgap.trace.redact import redact
 
+    refuse_what_is_read((out,), (trace,), ctx)
     for word in also:
         if len(word) < 3:
             raise click.BadParameter(
