@@ -300,12 +300,13 @@ class TestHostileSurroundings:
         assert done.returncode == 0
         assert json.loads((tmp_path / "r.json").read_bytes())["devices"]
 
-    def test_reader_that_is_gone_already(self) -> None:
+    @pytest.mark.parametrize("command", [["analyze", str(GRAPH)], ["samples"], ["doctor"]])
+    def test_reader_that_is_gone_already(self, command: list[str]) -> None:
         read_end, write_end = os.pipe()
         os.close(read_end)
         with os.fdopen(write_end, "wb") as pipe:
             done = subprocess.run(
-                [sys.executable, "-m", "hostgap", "analyze", str(GRAPH)],
+                [sys.executable, "-m", "hostgap", *command],
                 cwd=ROOT,
                 stdout=pipe,
                 stderr=subprocess.PIPE,
