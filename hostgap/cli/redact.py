@@ -33,8 +33,11 @@ def command(ctx: click.Context, trace: Path, out: Path, also: tuple[str, ...], f
 
     Writes a copy of a torch.profiler trace, or of an SQLite export of Nsight Systems, in which
     folders, host and user names, command lines, environment, addresses and credentials are
-    replaced. Every number, and every name of a kernel, op or API call, stays as it is, so the copy
-    gives the same figures.
+    replaced, and so is all text that a trace says of itself under names that hostgap does not know.
+    Every number, and every name of a kernel, op or API call, stays as it is, so the copy gives the
+    same figures.
+
+    Whose home folder a path names is a user, whose name goes wherever it stands.
 
     File names of your own code stay (dir1/decode.py), and so do function and module names: take
     those out with --also. Look at the copy before you publish it.
