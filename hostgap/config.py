@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,19 +60,25 @@ def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:
     """The nearest configuration at or above `start`: its file and its raw settings.
 
     Raises:
-        ConfigError: the file cannot be read or is not TOML.
+        ConfigError: the file cannot be read or is not TOML, or `tool.hostgap` is no table.
     """
     for folder in (start, *start.parents):
         own = folder / "hostgap.toml"
         if own.is_file():
             return own, _toml(own)
         project = folder / "pyproject.toml"
-        # most are somebody else's, and need not even be valid
-        if project.is_file() and b"tool.hostgap" in read_head(project, LARGEST):
-            tools = _toml(project).get("tool")
+        if project.is_file() and b"hostgap" in (head := read_head(project, LARGEST)):
+            try:
+                tools = _toml(project).get("tool")
+            except ConfigError:
+                if b"tool.hostgap" in head:
+                    raise
+                continue  # somebody else's need not even be valid
             table = tools.get("hostgap") if isinstance(tools, dict) else None
             if isinstance(table, dict):
                 return project, table
+            if table is not None:
+                raise ConfigError(f"{project}: tool.hostgap is no table", "write [tool.hostgap]")
     return None
 
 
@@ -79,12 +86,14 @@ def load_config(start: Path) -> Config:
     """The configuration that applies in `start`; the defaults without a file.
 
     Raises:
-        ConfigError: unreadable, not TOML, an unknown key (with the nearest known one), a bad value.
+        ConfigError: unreadable, not TOML, an unknown key (with the nearest known one) or one that
+            is there twice, a bad value.
     """
     found = find_config(start)
     if found is None:
         return Config()
     path, settings = found
+    refuse_twice(settings, str(path))
     # a file may use dashes, as the options do, or underscores
     settings = {key.replace("_", "-"): value for key, value in settings.items()}
     known = [f.encode_name for f in msgspec.structs.fields(Config)]
@@ -102,6 +111,20 @@ def load_config(start: Path) -> Config:
         source_roots=_folders(path, "source-roots", config.source_roots),
         rules=_folders(path, "rules", config.rules),
     )
+
+
+def refuse_twice(table: Mapping[str, Any], where: str) -> None:
+    """Refuse a key in two spellings, with dashes and underscores: which should count?
+
+    Raises:
+        ConfigError: there is one; the message begins with `where`.
+    """
+    seen = set()
+    for key in table:
+        plain = key.replace("_", "-")
+        if plain in seen:
+            raise ConfigError(f"{where}: {plain!r} is given twice", "once with dashes is enough")
+        seen.add(plain)
 
 
 def _folders(path: Path, key: str, named: list[str] | None) -> list[str] | None:

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from hostgap import __version__
+from hostgap.cli.stderr import unhindered
 from hostgap.errors import HostgapError, Stopped
 
 # name -> one-line help. The command lives in hostgap/cli/<name>.py as `command`;
@@ -131,6 +132,7 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    sys.stderr = unhindered(sys.stderr)
     # a trace's events live on: looking for garbage takes 3 % of the time and finds none
     gc.set_threshold(100_000)
     args = sys.argv[1:]

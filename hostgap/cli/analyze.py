@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from hostgap.cli.options import (
     Amount,
     Codes,
+    PathGiven,
     Percentage,
     device_option,
     force_option,
@@ -44,7 +45,9 @@ EXIT_UNMEASURABLE = 3
 
 
 @click.command(name="analyze", short_help="Say where a trace's idle GPU time went.")
-@click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
+@click.argument(
+    "traces", type=PathGiven(readable=False), nargs=-1, required=True, metavar="TRACE..."
+)
 @click.option(
     "--format",
     type=click.Choice(FORMATS),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from hostgap.cli.options import Folder, NumberRange
+from hostgap.cli.options import NumberRange, PathGiven
 
 if TYPE_CHECKING:
     from hostgap.serving.attach import Attached
@@ -39,10 +39,10 @@ class Progress(Protocol):
     "-o",
     "--output",
     "out",
-    type=Folder(path_type=Path),
+    type=PathGiven(path_type=Path),
     required=True,
     metavar="DIR",
-    help="Folder for the traces, their diagnoses and serving.json.",
+    help="PathGiven for the traces, their diagnoses and serving.json.",
 )
 @click.option(
     "--steps",
@@ -60,7 +60,7 @@ class Progress(Protocol):
 )
 @click.option(
     "--trace-dir",
-    type=Folder(path_type=Path),
+    type=PathGiven(path_type=Path),
     metavar="DIR",
     help="The folder that the server writes its traces to, under the same path here and there.",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hostgap.cli.options import (
+    PathGiven,
     device_option,
     force_option,
     format_option,
@@ -29,8 +30,8 @@ EXIT_UNMEASURABLE = 3
 
 
 @click.command(name="compare", short_help="Put two traces, results or sets of runs side by side.")
-@click.argument("base", type=click.Path(path_type=Path))
-@click.argument("new", type=click.Path(path_type=Path))
+@click.argument("base", type=PathGiven(path_type=Path))
+@click.argument("new", type=PathGiven(path_type=Path))
 @mismatch_option
 @step_class_option
 @steps_option
@@ -105,9 +106,9 @@ def _write(comparison: Comparison, path: Path, kind: str, *, force: bool) -> Non
 
 def _rendered(comparison: Comparison, kind: str) -> bytes:
     if kind == "json":
-        import msgspec
+        from hostgap.output.encoded import indented
 
-        return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
+        return indented(comparison)
     if kind == "markdown":
         from hostgap.output.compare_markdown import render_compare_markdown
 

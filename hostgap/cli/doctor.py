@@ -51,11 +51,10 @@ def _plain(report: Report) -> dict[str, object]:
 
 
 def _show(report: Report) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from hostgap.output.terminal import console_on
 
     def table() -> Table:
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -70,10 +69,11 @@ def _show(report: Report) -> None:
         if check.todo is not None:
             detail.append(f"\n-> {check.todo}", "cyan")
         checks.add_row(Text(check.name), Text(check.status, _STYLES[check.status]), detail)
-    console.print(checks)
-    console.print(Text("\nWhat works here", "bold"))
     works = table()
     for ability in report.abilities:
         answer = Text("yes", "green") if ability.works else Text("no", "yellow")
         works.add_row(Text(ability.name), answer, Text(ability.detail))
-    console.print(works)
+    with console_on(sys.stdout) as console:
+        console.print(checks)
+        console.print(Text("\nWhat works here", "bold"))
+        console.print(works)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hostgap.cli.options import (
+    PathGiven,
     device_option,
     force_option,
     format_option,
@@ -43,16 +44,16 @@ EXIT_UNMEASURABLE = 3
 
 
 @click.command(name="gate", short_help="Fail when budgets or a baseline are exceeded.")
-@click.argument("new", metavar="NEW", type=click.Path(path_type=Path))
+@click.argument("new", metavar="NEW", type=PathGiven(path_type=Path))
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     metavar="FILE",
     help="The committed baseline; hostgap.json where there is one.",
 )
 @click.option(
     "--base",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     metavar="RUNS",
     help="Runs of what it is compared with, measured in turn with NEW: for the step's time.",
 )
@@ -303,11 +304,25 @@ def _print(result: GateResult, kind: str) -> None:
 
 
 def _append_summary(result: GateResult) -> None:
-    """Add the report to the page of the job that runs this, if it has one."""
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        with Path(path).open("ab") as page:
+    """Add the report to the page of the job that runs this, if it has one.
+
+    Raises:
+        HostgapError: it cannot be written.
+    """
+    from hostgap.errors import HostgapError
+
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not name:
+        return
+    path = Path(name)
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise HostgapError(f"GITHUB_STEP_SUMMARY: {name}: not a regular file")
+        with path.open("ab") as page:
             page.write(_rendered(result, "markdown") + b"\n")
+    except OSError as error:
+        reason = error.strerror or error
+        raise HostgapError(f"GITHUB_STEP_SUMMARY: {name}: cannot be written: {reason}") from error
 
 
 def _rendered(result: GateResult, kind: str) -> bytes:

@@ -67,13 +67,13 @@ class Batches(click.ParamType[tuple[int, ...]]):
         return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-class Folder(click.Path):
-    """A folder; an empty text is none, and not the current one."""
+class PathGiven(click.Path):
+    """A path; an empty text, as of a variable that is not set, is none: not the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click.Path, but refuse what is empty."""
         if not str(value).strip():
-            self.fail("no folder given", param, ctx)
+            self.fail("an empty text is no path", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -144,7 +144,7 @@ device_option = click.option(
 source_root_option = click.option(
     "--source-root",
     "source_roots",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=PathGiven(path_type=Path, exists=True, file_okay=False),
     multiple=True,
     metavar="DIR",
     envvar="HOSTGAP_SOURCE_ROOT",
@@ -171,7 +171,7 @@ def output_option(*extensions: str) -> Decorator:
         "-o",
         "--output",
         "outputs",
-        type=click.Path(path_type=Path),
+        type=PathGiven(path_type=Path),
         multiple=True,
         help="Write to a file; the format follows its extension "
         f"({', '.join(extensions)}). Repeatable.",
@@ -191,7 +191,7 @@ def format_option(formats: Sequence[str]) -> Decorator:
 rules_option = click.option(
     "--rules",
     "rules",
-    type=Folder(path_type=Path),
+    type=PathGiven(path_type=Path),
     multiple=True,
     metavar="DIR",
     envvar="HOSTGAP_RULES",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostgap.cli.options import Batches, NumberRange, block_option, preset_option
+from hostgap.cli.options import Batches, NumberRange, PathGiven, block_option, preset_option
 
 if TYPE_CHECKING:
     from hostgap.profiling.measurement import Measurement
@@ -26,7 +26,7 @@ EXIT_UNMEASURABLE = 3
     "-o",
     "--output",
     "out",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     metavar="DIR",
     help="The run directory to write; hostgap-run by default.",
 )

@@ -6,23 +6,25 @@ from pathlib import Path
 
 import click
 
+from hostgap.cli.options import PathGiven
+
 DEFAULT = Path("report.html")
 
 
 @click.command(short_help="Make one HTML file of what was found.")
 @click.argument(
-    "results", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RESULT..."
+    "results", type=PathGiven(path_type=Path), nargs=-1, required=True, metavar="RESULT..."
 )
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     default=DEFAULT,
     show_default=True,
     help="The HTML file to write.",
 )
 @click.option(
-    "--against", type=click.Path(path_type=Path), help="Compare the first run with this one."
+    "--against", type=PathGiven(path_type=Path), help="Compare the first run with this one."
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def command(results: tuple[Path, ...], output: Path, against: Path | None, force: bool) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from hostgap.cli.options import PathGiven
 
 if TYPE_CHECKING:
     from hostgap.samples import Sample
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     "--output",
     "out",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=PathGiven(path_type=Path),
     help="File or folder to copy to; the current folder if left out.",
 )
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
@@ -41,11 +44,11 @@ def command(name: str | None, out: Path | None, force: bool) -> None:
 
 
 def _show(entries: list[Sample]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from hostgap.output.terminal import console_on
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("sample", no_wrap=True)
     table.add_column("ms/step", justify="right", no_wrap=True)
@@ -58,7 +61,8 @@ def _show(entries: list[Sample]) -> None:
             f"{len(entry.read()) / 1000:,.0f} kB",
             Text(entry.what),
         )
-    console.print(table)
     where = sorted({f"{entry.gpu}, torch {entry.torch}" for entry in entries})
-    console.print(Text(f"\nRecorded on {'; '.join(where)}. ms/step is without the profiler."))
-    console.print(Text("Copy one: hostgap samples NAME"))
+    with console_on(sys.stdout) as console:
+        console.print(table)
+        console.print(Text(f"\nRecorded on {'; '.join(where)}. ms/step is without the profiler."))
+        console.print(Text("Copy one: hostgap samples NAME"))

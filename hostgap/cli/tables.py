@@ -7,21 +7,21 @@ from typing import Literal
 
 import click
 
-from hostgap.cli.options import Folder, device_option, step_marker_option, steps_option
+from hostgap.cli.options import PathGiven, device_option, step_marker_option, steps_option
 
 EXIT_UNMEASURABLE = 3
 
 
 @click.command(short_help="Write a trace's tables as Parquet files.")
-@click.argument("trace")
+@click.argument("trace", type=PathGiven(readable=False))  # its reader says why it cannot
 @click.option(
     "-o",
     "--output",
     "out",
     required=True,
     metavar="DIR",
-    type=Folder(path_type=Path),
-    help="Folder to write to; made if it is not there.",
+    type=PathGiven(path_type=Path),
+    help="PathGiven to write to; made if it is not there.",
 )
 @click.option("--force", is_flag=True, help="Overwrite tables in DIR.")
 @click.option(

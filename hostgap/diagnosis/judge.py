@@ -14,6 +14,7 @@ import numpy as np
 from hostgap.analysis.calibration import Calibration, calibration_of
 from hostgap.analysis.examine import Analysis
 from hostgap.analysis.integrity import Verdict as Trust
+from hostgap.config import refuse_twice
 from hostgap.diagnosis import model as m
 from hostgap.diagnosis.batches import by_batch
 from hostgap.diagnosis.context import Context
@@ -28,6 +29,7 @@ from hostgap.trace.model import Role
 
 # A profiler makes kernels a few per cent longer, dependent launches in graphs more; not twice.
 LEAST_OF_KERNELS = 0.5
+LARGEST_THRESHOLD = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +136,31 @@ def rule_options(
     """Options of rules from a configuration's tables.
 
     Raises:
-        ConfigError: no such rule, no such threshold (with the nearest), or a value of another type.
+        ConfigError: no such rule, no such threshold (with the nearest), either of them twice, or a
+            value that is none.
     """
-    result = {}
+    result: dict[str, Options] = {}
     for code, settings in thresholds.items():
         rule = registry.rules.get(code.upper())
         if rule is None:
             raise unknown_code(code, registry.rules)
+        if rule.code in result:
+            raise ConfigError(
+                f"rule {rule.code} is given twice", "put its thresholds into one table"
+            )
         known = [f.encode_name for f in msgspec.structs.fields(rule.options)]
+        refuse_twice(settings, rule.code)
         values = {key.replace("_", "-"): value for key, value in settings.items()}
         for key in values:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
                 raise ConfigError(f"{rule.code} has no option {key!r}", hint)
+        for key, value in values.items():
+            if isinstance(value, int | float) and not 0 <= value <= LARGEST_THRESHOLD:
+                raise ConfigError(
+                    f"{rule.code}: {key} is no number from 0 to {LARGEST_THRESHOLD:.0e}"
+                )
         try:
             result[rule.code] = msgspec.convert(values, rule.options)
         except msgspec.ValidationError as error:

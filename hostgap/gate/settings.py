@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hostgap.config import refuse_twice
 from hostgap.errors import ConfigError
 from hostgap.gate.metrics import METRICS, Metric, metric_named
 from hostgap.gate.model import Allow, Level
@@ -68,6 +69,7 @@ def read_settings(table: Mapping[str, Any], where: str, folder: Path) -> Setting
     """
     budgets: dict[str, Budget] = {}
     known: dict[str, Any] = {}
+    refuse_twice(table, f"{where}: gate")
     for raw, value in table.items():
         key = raw.replace("_", "-")
         if key in _KEYS:
@@ -81,11 +83,13 @@ def read_settings(table: Mapping[str, Any], where: str, folder: Path) -> Setting
                     )
             metric = metric_named(raw, f"{where}: gate")
             budgets[metric.name] = _budget(metric, value, f"{where}: gate.{raw}")
-    named = known.get("baseline")
+    named = _of(known, "baseline", str, where)
+    if named is not None and (not named.strip() or "\0" in named):
+        raise ConfigError(f"{where}: gate.baseline is {named!r}, no name of a file")
     return Settings(
         budgets=budgets,
         allow=_allow_list(known.get("allow", []), where),
-        baseline=folder / _of(known, "baseline", str, where) if named is not None else None,
+        baseline=folder / named if named is not None else None,
         baseline_named=named is not None,
         strict=_of(known, "strict", bool, where) or False,
         allow_mismatch=_of(known, "allow-mismatch", bool, where) or False,
@@ -131,6 +135,7 @@ def _budget(metric: Metric, value: Any, where: str) -> Budget:
     example = f"{metric.name} = {{ {metric.bound} = {_sample(metric)} }}"
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: {value!r} is no budget", f"write {example}")
+    refuse_twice(value, where)
     settings = {key.replace("_", "-"): setting for key, setting in value.items()}
     for key in settings:
         if key not in ("max-regression", "level", metric.bound):
@@ -217,6 +222,7 @@ def _allow_list(entries: Any, where: str) -> tuple[Allow, ...]:
         at = f"{where}: gate.allow, entry {number}"
         if not isinstance(entry, dict):
             raise ConfigError(f"{at}: {entry!r} is no table")
+        refuse_twice(entry, at)
         settings = {key.replace("_", "-"): value for key, value in entry.items()}
         for key in settings:
             if key not in fields:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from hostgap.fixes.report import FixReport
 from hostgap.output import fix_summary as s
+from hostgap.output.encoded import indented
 from hostgap.output.printable import printable
 
 # Everything that markdown or the HTML in it could take for its own.
@@ -16,7 +15,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
 
 def render_fix_json(report: FixReport) -> bytes:
     """The whole report, indented, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return indented(report)
 
 
 def render_fix_markdown(report: FixReport) -> str:

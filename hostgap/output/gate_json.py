@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from hostgap.gate.model import GateResult
+from hostgap.output.encoded import indented
 
 
 def render_gate_json(result: GateResult) -> bytes:
     """The whole result, indented, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+    return indented(result)

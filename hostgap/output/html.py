@@ -21,6 +21,7 @@ from markupsafe import Markup
 from hostgap import __version__
 from hostgap.diagnosis.registry import load_rules
 from hostgap.output import fix_summary, summary
+from hostgap.output.encoded import encoded
 from hostgap.output.printable import printable
 from hostgap.ranks import view as ranks_view
 from hostgap.report import view
@@ -114,7 +115,7 @@ def _asset(name: str) -> str:
 
 def _block(value: Any) -> Markup:
     """JSON that can stand in a script element, whatever is in it."""
-    text = msgspec.json.encode(value).decode("utf-8")
+    text = encoded(value).decode("utf-8")
     return Markup(_TO_ESCAPE.sub(lambda match: _ESCAPES[match[0]], text))
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 
 from hostgap.diagnosis.model import Diagnosis
+from hostgap.output.encoded import indented
 
 SCHEMA_FILE = "diagnosis.schema.json"
 
 
 def render_json(diagnosis: Diagnosis) -> bytes:
     """The whole diagnosis, indented, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n"
+    return indented(diagnosis)
 
 
 def schema() -> dict[str, Any]:

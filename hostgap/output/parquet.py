@@ -133,7 +133,9 @@ def write_tables(analysis: Analysis, folder: Path, *, force: bool = False) -> di
             table = _table(arrow, analysis, name)
             rows[name] = table.num_rows
             table = table.replace_schema_metadata({**(table.schema.metadata or {}), **about})
-            parquet.write_table(table, part / f"{name}.parquet", compression="zstd")
+            # opened here: pyarrow takes no path that is not UTF-8
+            with (part / f"{name}.parquet").open("wb") as file:
+                parquet.write_table(table, file, compression="zstd")
     return rows
 
 

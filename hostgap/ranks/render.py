@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hostgap.output.encoded import indented
 from hostgap.output.printable import printable
 from hostgap.output.terminal import console_on
 from hostgap.ranks import view
@@ -26,7 +27,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&-])")
 
 def render_json(found: DiagnosisSet) -> bytes:
     """The whole set, indented, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    return indented(found)
 
 
 def schema() -> dict[str, Any]:

@@ -355,7 +355,7 @@ class _Reader:
     def _refuse_what_is_no_trace(self) -> None:
         document = self.document
         if not document.has_events:
-            refusal = lookalikes.document(document.keys)
+            refusal = lookalikes.document(document.keys, document.metadata)
         elif any(
             self.categories[category]
             for category in (

@@ -61,6 +61,8 @@ def binary(head: bytes) -> Refusal | None:
     for magic, what, hint in _MAGIC:
         if head.startswith(magic):
             return Refusal(f"this is {what}", hint)
+    if head[257:262] == b"ustar":
+        return Refusal("this is a tar archive", "unpack it and give the trace inside: tar -xf")
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n\0")
     for tag, what, hint in _MARKUP:
         if start[:16].lower().startswith(tag):
@@ -110,8 +112,11 @@ _DOCUMENTS: tuple[tuple[frozenset[str], str], ...] = (
 )
 
 
-def document(keys: Sequence[str]) -> Refusal:
-    """What a JSON object without a list of trace events is, by its top-level keys."""
+def document(keys: Sequence[str], metadata: Mapping[str, object]) -> Refusal:
+    """What a JSON object without a list of trace events is, by its top-level keys and values."""
+    if "traceEvents" in metadata:
+        found = "null" if metadata["traceEvents"] is None else "no list"
+        return Refusal(f"this is JSON, but not a trace: its traceEvents is {found}")
     have = frozenset(keys)
     for needed, what in _DOCUMENTS:
         if needed <= have:

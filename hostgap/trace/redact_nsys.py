@@ -246,6 +246,11 @@ class _Editor:
         if self._has("StringIds", "value"):
             query = "SELECT value FROM StringIds WHERE instr(CAST(value AS BLOB), x'00')"
             texts += (str(value) for (value,) in self.sql.execute(query))
+            query = (
+                "SELECT value FROM StringIds WHERE value LIKE '%/home/%' OR value LIKE '%/users/%'"
+            )
+            for (value,) in self.sql.execute(query):
+                self.scrubber.learn_homes(str(value))
         for text in texts:
             for name, value in _VARIABLE.findall(text):
                 self._learn_one(name, value)

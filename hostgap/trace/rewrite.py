@@ -21,6 +21,7 @@ from hostgap.trace.scrub import (
     REDACTED,
     Scrubber,
     decoded,
+    is_metadata,
     is_sensitive,
     is_structure,
     names_somebody,
@@ -31,6 +32,9 @@ LONGEST = 1 << 20  # bytes of one string; what is longer is replaced unread
 _CACHE_BYTES = 4 << 20
 _CACHE_ENTRIES = 1 << 15
 _DEEPEST = 1000  # levels of brackets in a text without a comma
+
+_NESTED = 8  # levels of brackets in an event; a block with more is read token by token
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 _HOLE = f'"{REDACTED}"'.encode()
 _PUNCTUATION = b" \t\r\n{}[],:0123456789.+-"
@@ -138,14 +142,21 @@ class Rewriter:
         self.text_bytes = 0
         self.damage: Counter[str] = Counter()
         self.is_trace = False
-        self.learned = False
         self._scrubber = scrubber
         self._decisions = {mask: _Decisions(scrubber, mask) for mask in _MASKS}
+        self._known = len(scrubber.words)
+        self._top = b""  # the first bracket of the text
+        self._depth = 0  # brackets open before what comes next
         self._skip = 0  # depth inside a value that goes as a whole
         self._torn = False  # right behind text that was replaced
         self._goes_on = False  # behind a value that went, which may be the first of a list
         self._key: str | None = None  # the sensitive key whose value comes next
         self._in_long = False  # inside a string that is too long to hold
+
+    @property
+    def learned(self) -> bool:
+        """Whether names were found that may stand in what was written before."""
+        return len(self._scrubber.words) > self._known
 
     def run(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """The text of `blocks`, rewritten, in blocks that keep pace with the input.
@@ -171,11 +182,14 @@ class Rewriter:
         for key, value in _NAMED.findall(block):
             if names_somebody(key.decode()):
                 self._scrubber.learn(decoded(value))
+        self._scrubber.learn_homes(block.decode("utf-8", "replace"))
+        self._known = len(self._scrubber.words)
 
     def _edit(self, text: bytes) -> tuple[bytes, bytes]:
         """Rewrite `text` up to its last comma outside a string; also returns the rest of it."""
         if self._in_long:
             text = self._leave_long(text)
+        self._top = self._top or text.lstrip(SPACE)[:1]
         if not self.is_trace:
             self.is_trace = b'"traceEvents"' in text or b'"ph"' in text
         view, mask = _masked(text)
@@ -204,6 +218,9 @@ class Rewriter:
         letters = gaps.translate(None, _PUNCTUATION)
         if (letters and not _LITERALS.fullmatch(letters)) or _TWO_POINTS.search(gaps):
             return None
+        closed, opened = _unmatched(gaps)
+        if self._top == b"{" and self._depth - closed < 2:
+            return None  # members of the top-level object
         strings = parts[1::2]
         decisions = self._decisions[mask]
         try:
@@ -212,6 +229,7 @@ class Rewriter:
             clean = decisions.with_neighbours(strings, parts[2::2])
         if clean is None:
             return None
+        self._depth += opened - closed
         if clean == strings:
             return text
         self.changed += sum(map(operator.ne, clean, strings))
@@ -248,6 +266,10 @@ class Rewriter:
         if self._key is not None and mark in (b"{", b"["):
             self._skip = 1
             return self._hole()
+        if mark in (b"{", b"["):
+            self._depth += 1
+        elif mark in (b"}", b"]"):
+            self._depth = max(0, self._depth - 1)
         if mark in (b",", b"}", b"]"):
             self._key = None
         if not mark.isspace():
@@ -267,12 +289,16 @@ class Rewriter:
         if is_key:
             self._goes_on = False
             self._key = None
-            if _may_be_sensitive(inside) or (torn and not is_structure(decoded(inside))):
+            if inside == b"ph" and self._top == b"{":
+                self._depth = max(self._depth, 3)  # of an event, whatever was lost before it
+            unknown = self._depth == 1 and self._top == b"{" and not is_metadata(decoded(inside))
+            torn = torn and not is_structure(decoded(inside))
+            if unknown or torn or _may_be_sensitive(inside):
                 self._key = decoded(inside)
         elif self._key is not None or self._goes_on:
             key = self._key or ""
-            if names_somebody(key) and self._scrubber.learn(decoded(inside)):
-                self.learned = True
+            if names_somebody(key):
+                self._scrubber.learn(decoded(inside))
             self._goes_on = True
             if inside:
                 return self._hole()
@@ -374,6 +400,20 @@ def _unmasked(text: bytes, mask: int) -> bytes:
         return text
     pair = bytes([mask])
     return text.replace(pair + b"1", b'\\"').replace(pair + b"0", b"\\\\")
+
+
+def _unmatched(gaps: bytes) -> tuple[int, int]:
+    """How many brackets close what was open before `gaps`, and how many stay open after it.
+
+    Both are too high for brackets that do not match or are nested deeper than those of events.
+    """
+    brackets = gaps.translate(None, _NO_BRACKETS)
+    for _ in range(_NESTED):
+        shorter = brackets.replace(b"{}", b"").replace(b"[]", b"")
+        if len(shorter) == len(brackets):
+            break
+        brackets = shorter
+    return sum(map(brackets.count, b"}]")), sum(map(brackets.count, b"{["))
 
 
 def _half_escape(text: bytes) -> bytes:

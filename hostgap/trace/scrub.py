@@ -11,6 +11,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from hostgap.trace.vocabulary import TORCH_PACKAGES
 
@@ -27,9 +28,9 @@ _SENSITIVE_KEYS = _words(
     accesstoken address airmattribution apikey argv authtoken cmdline command commandline cwd email
     env environ environment environmentvariables envvars fqdn gitremote grouptraceid hftoken home
     homedir host hostid hostip hostname ip ipaddr ipaddress jobid jobname logicalserversubtype login
-    machineid macaddress masteraddr masteraddress node nodelist nodename password pwd remote secret
-    serial serialnumber startedby submitter sysargv traceid tracename uname user useremail userid
-    username uuid workdir workingdir workingdirectory
+    machineid macaddress masteraddr masteraddress node nodelist nodename password pcibusid pwd
+    remote secret serial serialnumber startedby submitter sysargv traceid tracename uname user
+    useremail userid username uuid workdir workingdir workingdirectory
     """
 )
 _SENSITIVE_PREFIXES = ("mast_", "slurm_", "tw_")
@@ -50,12 +51,16 @@ _NAMING_KEYS = _words(
 # Words too common to be erased wherever they occur, even when they are somebody's name.
 _COMMON = _words(
     """
-    admin anonymous attention build centos compile container cublas cudnn debian decode default
-    developer docker executor fedora forward global graph guest jenkins kernel launch linux llama
-    local localhost localhost.localdomain login loss main master memory model mpirun nobody node
-    nvidia optimizer process profiler python python3 pytorch redacted redhat research runner sample
-    sglang softmax spark stage step stream student system tensor tester thread torch trace train
-    trainer triton ubuntu unknown user users vllm worker workspace
+    admin anonymous appuser attention azureuser batch build centos client cluster coder codespace
+    common compile container cublas cudnn cutlass debian decode decoder default deploy developer
+    device docker ec2-user embed engine executor fedora flash forward fused global graph guest
+    hidden index infer inference input jenkins jovyan kernel launch layer layers linear linux llama
+    local localhost localhost.localdomain login logits loss main master matmul memory mixed model
+    models mpirun nobody node nvidia optimizer output prefill process profiler project projects
+    public python python3 pytorch query redacted redhat reduce research runner sample sampler
+    scratch server service sglang shared softmax spark stage state step storage stream student
+    system tensor tester thread token torch trace train trainer transformer triton ubuntu unknown
+    update user users value vector vllm vscode weight worker workspace
     """
 )
 
@@ -67,6 +72,14 @@ _STRUCTURE = _words(
     id kernel labels name overhead ph pid process_labels process_name process_sort_index
     python_function rank schemaVersion sort_index stream thread_name thread_sort_index tid
     traceEvents ts user_annotation
+    """
+)
+# What a trace says of itself that is no secret, and all that hostgap reads of it.
+_METADATA = _words(
+    """
+    baseTimeNanoseconds cuda_driver_version cuda_runtime_version cupti_version deviceProperties
+    displayTimeUnit distributedInfo hip_driver_version hip_runtime_version profile_memory
+    record_shapes schemaVersion torch_version traceEvents with_flops with_modules with_stack
     """
 )
 _API = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*|(?:aten|c10d|prims|torch|nccl)::\w+|ProfilerStep#\d+")
@@ -111,6 +124,10 @@ _DRIVE = re.compile(rf"(?<![A-Za-z0-9])[A-Za-z]:[\\/]+{_SEG}+{_MORE}")
 _UNC = re.compile(rf"(?<![\w\\])\\\\[\w.$-]+\\+{_SEG}+{_MORE}")
 _BARE_BACKSLASH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\(?!\\)|^\\\\\w")
 _HOME = re.compile(r"(?i)(?<=/)(home|users)/(?!redacted\b)[^\s/\\\"'<>|:;,()\[\]{}=*?&]+")
+_OF_HOME = re.compile(
+    r"(?i)[/\\](?:home|users)[/\\]+([^\s/\\\"'<>|:;,()\[\]{}=*?&]{1,64})(?=[/\\])"
+)
+_ENCODED = re.compile(r"(?i)(?:[a-z]%3A)?%(?:2F|5C)[\w.@~+%-]+")  # a path in an address
 _ABSOLUTE = re.compile(r"[/~]|\.{1,2}[/\\]|[A-Za-z]:[\\/]|\\\\|file:", re.I)
 _FRAME = re.compile(r"(?P<path>[^;\n]*?)(?P<line>\(-?\d+\))(?P<rest>(?:: [^;\n]*)?)", re.S)
 _FRAMES_APART = re.compile(r"([;\n]\s*)")
@@ -133,16 +150,22 @@ _SECRET = re.compile(
     r"|access[-_]?token|access[-_]?key|hf[-_]token|authorization)[\"']?\s*[=:]\s*[\"']?"
     r"(?:bearer\s+|basic\s+)?|\bbearer\s+)[^\s\"',;&]+"
 )
+# `"user": "alice"` in JSON, or in Python's own notation, that a string holds
+_MEMBER = re.compile(
+    r"""((\\{0,8}["'])(?P<key>[A-Za-z_][\w.-]{1,40})\2\s?:\s?(\\{0,8}["']))(?P<value>[^"'\\]{1,500})(?=\4)"""
+)
 _KEYLIKE = re.compile(
     r"\b(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{24,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|AKIA[A-Z0-9]{12,}|xox[abprs]-[\w-]{10,}|AIza[\w-]{30,}"
     r"|eyJ[\w-]{8,400}\.[\w-]{8,}\.[\w-]*|GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
 )
-_AT = re.compile(r"(?<![\w.+@?-])[A-Za-z_][\w.+-]+@[A-Za-z0-9][\w-]*[\w](?:\.[\w-]+)*")
+# a repository or a folder behind a host: `git@github.com:acme/llm.git`, and no port
+_BEHIND = r"(?:[:/](?=[\w.~/+-]*[A-Za-z~])[\w.~/+-]+)?"
+_AT = re.compile(rf"(?<![\w.+@?-])[A-Za-z_][\w.+-]+@[A-Za-z0-9][\w-]*[\w](?:\.[\w-]+)*{_BEHIND}")
 _DOMAIN = re.compile(
     r"(?i)(?<![\w.-])(?:(?:[a-z0-9-]+\.)+(?:com|org|edu|gov|localdomain|onion)"
     r"|(?=[a-z-]*[\d-])[a-z0-9-]+\.(?:[a-z0-9-]+\.)*(?:net|internal|intranet|corp|lan|local|cluster)"
-    r"|ip-\d+-\d+-\d+-\d+)(?![\w-]|\.\w)"
+    rf"|ip-\d+-\d+-\d+-\d+)(?![\w-]|\.\w){_BEHIND}"
 )
 _BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _IPV4 = re.compile(rf"(?<![\w.])(?<!==)(?:{_BYTE}\.){{3}}{_BYTE}(?![\w.])")
@@ -153,7 +176,7 @@ _IPV6 = re.compile(
 )
 # One look at the bytes that spares most strings the rest.
 _SUSPECT = re.compile(
-    rb"[/\\@=~]|--|://|[\w-]\.[A-Za-z]|\d\.\d|[0-9a-fA-F]:[0-9a-fA-F:]|(?i:sk-|hf_|gh._|akia|eyj|gpu-|ip-"
+    rb"[/\\@=~]|%[0-9a-fA-F]{2}|['\"]\s?:|--|://|[\w-]\.[A-Za-z]|\d\.\d|[0-9a-fA-F]:[0-9a-fA-F:]|(?i:sk-|hf_|gh._|akia|eyj|gpu-|ip-"
     rb"|xox|aiza|glpat|github_pat|bearer|passw|secret|credential|token|api.?key|auth)|python|\s-"
 )
 
@@ -174,6 +197,11 @@ def is_sensitive(key: str) -> bool:
 def is_structure(word: str) -> bool:
     """Whether `word` belongs to the format itself."""
     return word in _STRUCTURE
+
+
+def is_metadata(key: str) -> bool:
+    """Whether the value under `key` of the top-level object may stay."""
+    return key in _METADATA or key in _STRUCTURE
 
 
 def names_somebody(key: str) -> bool:
@@ -208,8 +236,15 @@ class Scrubber:
         """Add the name of a host or a person found in the trace; True if it is a new one."""
         before = len(self.words)
         self._add(word)
+        if len(self.words) == before:
+            return False
         self._compile()
-        return len(self.words) > before
+        return True
+
+    def learn_homes(self, text: str) -> None:
+        """Add the names of people whose home folders are in `text`."""
+        for name in _OF_HOME.findall(text):
+            self.learn(name)
 
     def _add(self, word: str) -> None:
         candidates = {word.strip(), re.split(r"[.@]", word.strip())[0]}
@@ -239,6 +274,8 @@ class Scrubber:
         if not suspect and self._pattern is None:
             return raw
         text = decoded(raw)
+        if suspect:
+            self.learn_homes(text)
         clean = self.text(text) if suspect else self._without_words(text)
         return raw if clean == text else json.dumps(clean)[1:-1].encode()
 
@@ -263,10 +300,12 @@ class Scrubber:
         text = _without_command(text)
         if _FLAG.search(text):
             text = f"{REDACTED} command"
+        text = _MEMBER.sub(self._member, text)
         text = _SECRET.sub(rf"\1{REDACTED}", text)
         text = _KEYLIKE.sub(REDACTED, text)
         text = _ASSIGNED.sub(_assigned, text)
         text = _URL.sub(self._url, text)
+        text = _ENCODED.sub(self._encoded, text)
         for pattern in (_UNC, _DRIVE, _POSIX):
             text = pattern.sub(lambda m: self._place(m[0]), text)
         text = _HOME.sub(rf"\1/{REDACTED}", text)
@@ -281,6 +320,20 @@ class Scrubber:
 
     def _url(self, match: re.Match[str]) -> str:
         return self._place(match[0]) if match["file"] else f"://{REDACTED}"
+
+    def _encoded(self, match: re.Match[str]) -> str:
+        """A path with `%2F` for its slashes."""
+        path = unquote(match[0])
+        self.learn_homes(path)
+        return self._place(path)
+
+    def _member(self, match: re.Match[str]) -> str:
+        """A key and its value, in a string."""
+        if not is_sensitive(match["key"]):
+            return match[0]
+        if names_somebody(match["key"]):
+            self.learn(match["value"])
+        return match[1] + REDACTED
 
     def _place(self, path: str) -> str:
         """A neutral path: `site-packages/...`, `lib/python3.12/...` or `dir3/decode.py`."""

@@ -272,6 +272,7 @@ class TestConfiguration:
             ('window = "tarce"\n', b"window"),
             ("window = \n", b"TOML"),
             ("device = [1]\n", b"device"),
+            ("gpu_price = 1\ngpu-price = 2\n", b"'gpu-price' is given twice"),
         ],
     )
     def test_mistakes_are_refused(self, tmp_path: Path, text: str, says: bytes) -> None:
@@ -281,6 +282,23 @@ class TestConfiguration:
         assert b"hostgap.toml" in done.stderr
         assert says in done.stderr
         assert len(done.stderr.splitlines()) <= 2
+
+    @pytest.mark.parametrize(
+        "text", ['[tool]\nhostgap = "select=HG1"\n', "[[tool.hostgap]]\nselect = 'HG1'\n"]
+    )
+    def test_a_table_that_is_none_is_refused(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "pyproject.toml").write_text(text)
+        done = hostgap("analyze", ITEM, cwd=tmp_path)
+        assert done.returncode == 2
+        assert b"pyproject.toml: tool.hostgap is no table" in done.stderr
+
+    def test_dotted_keys(self, tmp_path: Path) -> None:
+        (tmp_path / "pyproject.toml").write_text('[tool]\nhostgap.window = "trace"\n')
+        assert json_of(ITEM, cwd=tmp_path)["trace"]["window"] == "trace"
+
+    def test_what_is_somebody_elses_need_not_be_valid(self, tmp_path: Path) -> None:
+        (tmp_path / "pyproject.toml").write_text('dependencies = ["hostgap"]\nbroken\n')
+        assert hostgap("analyze", ITEM, cwd=tmp_path).returncode == 0
 
     def test_misspelt_variable_is_noted(self, tmp_path: Path) -> None:
         done = hostgap("analyze", GRAPH, HOSTGAP_WINDW="trace")
@@ -300,12 +318,13 @@ class TestHostileSurroundings:
         assert done.returncode == 0
         assert json.loads((tmp_path / "r.json").read_bytes())["devices"]
 
-    def test_reader_that_is_gone_already(self) -> None:
+    @pytest.mark.parametrize("command", [["analyze", str(GRAPH)], ["samples"], ["doctor"]])
+    def test_reader_that_is_gone_already(self, command: list[str]) -> None:
         read_end, write_end = os.pipe()
         os.close(read_end)
         with os.fdopen(write_end, "wb") as pipe:
             done = subprocess.run(
-                [sys.executable, "-m", "hostgap", "analyze", str(GRAPH)],
+                [sys.executable, "-m", "hostgap", *command],
                 cwd=ROOT,
                 stdout=pipe,
                 stderr=subprocess.PIPE,

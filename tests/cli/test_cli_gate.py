@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,24 @@ def test_the_step_summary_is_added_to(
     written = Path("summary.md").read_text()
     assert written.startswith("before\n### Gate failed")
     assert capsys.readouterr().out.startswith("::error ")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pipe", "not a regular file"),
+        (os.devnull, "not a regular file"),
+        ("none/summary.md", "cannot be written: No such file or directory"),
+    ],
+)
+def test_a_step_summary_that_is_no_file_is_named(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo("pipe")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", name)
+    assert gate(EAGER, *NO_SYNC, "--format", "github") == 2
+    assert f"GITHUB_STEP_SUMMARY: {name}: {said}" in capsys.readouterr().err
 
 
 def test_text_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

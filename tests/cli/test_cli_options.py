@@ -54,6 +54,38 @@ def test_links_in_a_circle(
     assert "internal error" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["analyze", ""],
+        ["analyze", str(TRACE), ""],
+        ["analyze", str(TRACE), "-o", ""],
+        ["compare", str(TRACE), ""],
+        ["gate", "", *BUDGET],
+        ["gate", str(TRACE), "--baseline", ""],
+        ["redact", "", "-o", "a.json"],
+        ["report", ""],
+        ["report", str(TRACE), "--against", ""],
+        ["samples", "eager", "-o", ""],
+        ["tables", "", "-o", "tables"],
+        ["profile", "-o", ""],
+    ],
+)
+def test_an_empty_text_is_not_the_current_folder(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json.gz").write_bytes(TRACE.read_bytes())
+    assert run(command) == 2
+    captured = capsys.readouterr()
+    assert "an empty text is no path" in captured.err
+    assert captured.out == ""
+    assert [path.name for path in Path().iterdir()] == ["a.json.gz"]
+
+
 @pytest.mark.parametrize("command", [["gate", "run", *BUDGET], ["compare", "run", "run"]])
 def test_no_output_replaces_a_measurement(
     command: list[str],

@@ -52,6 +52,17 @@ def test_overwrites_only_with_force(trace: Path, capsys: pytest.CaptureFixture[s
     assert out.read_text() != "mine"
 
 
+def test_the_trace_is_no_output(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The copy is for others; whoever makes it needs the original."""
+    before = trace.read_bytes()
+    link = trace.with_name("link.json")
+    link.symlink_to(trace)
+    for source, out in ((trace, trace), (trace, link), (link, trace)):
+        assert run(["redact", str(source), "-o", str(out), "--force"]) == 2
+        assert "that is what is read" in capsys.readouterr().err
+    assert trace.read_bytes() == before
+
+
 def test_damage_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "t.json"
     source.write_text('[{"ph": "X", "name": "/home/al')

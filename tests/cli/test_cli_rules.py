@@ -118,6 +118,21 @@ def test_thresholds_from_the_configuration(tmp_path: Path) -> None:
     assert "hostgap.toml" in error_of("analyze", EAGER, cwd=tmp_path)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "-0.5", "0x" + "f" * 5000])
+def test_a_threshold_is_a_number_from_0_on(value: str, tmp_path: Path) -> None:
+    (tmp_path / "hostgap.toml").write_text(f"[rule.HG201]\nmin-idle = {value}\n")
+    said = error_of("analyze", EAGER, cwd=tmp_path)
+    assert "HG201: min-idle is no number from 0 to 1e+15" in said
+
+
+def test_a_threshold_is_given_once(tmp_path: Path) -> None:
+    config = tmp_path / "hostgap.toml"
+    config.write_text("[rule.HG201]\nmin-idle = 0.1\nmin_idle = 0.2\n")
+    assert "HG201: 'min-idle' is given twice" in error_of("analyze", EAGER, cwd=tmp_path)
+    config.write_text("[rule.HG201]\nmin-idle = 0.1\n[rule.hg201]\nmin-idle = 0.2\n")
+    assert "rule HG201 is given twice" in error_of("analyze", EAGER, cwd=tmp_path)
+
+
 @pytest.mark.parametrize("code", ["HG101", "HG104", "HG202", "HG904"])
 def test_explain_fits_eighty_columns(code: str) -> None:
     """But for code, which must stay as it is."""

@@ -66,6 +66,18 @@ def test_the_table_of_the_documentation() -> None:
         ({"launches_per_step": {"max": 10**5000}}, "some 5000 digits is not a number from 0 on"),
         ({"strict": "yes"}, "not a bool"),
         ({"baseline": 3}, "not a str"),
+        ({"baseline": "a\0b"}, "no name of a file"),
+        ({"baseline": ""}, "no name of a file"),
+        ({"step_class": "a", "step-class": "b"}, "'step-class' is given twice"),
+        (
+            {"launches_per_step": {"max": 1}, "launches-per-step": {"max": 2}},
+            "'launches-per-step' is given twice",
+        ),
+        (
+            {"launches_per_step": {"max_regression": 0.1, "max-regression": 0.2}},
+            "'max-regression' is given twice",
+        ),
+        ({"allow": [{**ALLOW, "per_step": 1, "per-step": 2}]}, "'per-step' is given twice"),
         ({"allow": {"function": "f"}}, "no list"),
         ({"allow": [{"function": "f"}]}, "owner and a reason"),
         ({"allow": [{**ALLOW, "line": 3}]}, "unknown key 'line'"),

@@ -28,6 +28,7 @@ def meta(name: str, **more: Any) -> dict[str, Any]:
 BINARY = {
     "qdstrm": (b"QDSTRM\0\1\2", "raw Nsight Systems capture"),
     "zip": (b"PK\x03\x04" + b"\0" * 30, "a zip archive"),
+    "tar": (b"out/t.json".ljust(257, b"\0") + b"ustar  \0" + b"/host:\1" * 90, "a tar archive"),
     "bzip2": (b"BZh91AY&SY", "bzip2 data"),
     "xz": (b"\xfd7zXZ\0\0\4", "xz data"),
     "lz4": (b"\x04\x22\x4d\x18\x64", "lz4 data"),
@@ -65,6 +66,7 @@ DOCUMENTS = {
         {"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []},
         "an execution trace (Chakra",
     ),
+    "an object": ({"traceEvents": {"a": []}}, "its traceEvents is no list"),
     "speedscope": ({"$schema": "https://", "shared": {}, "profiles": []}, "a speedscope profile"),
     "cpuprofile": ({"nodes": [], "samples": [], "timeDeltas": []}, "a Chrome CPU profile"),
     "memory": ({"segments": [], "device_traces": [[]]}, "a CUDA memory snapshot"),
@@ -74,7 +76,7 @@ DOCUMENTS = {
     "notebook": ({"cells": [], "nbformat": 4}, "a Jupyter notebook"),
     "empty": ({}, "an empty JSON object"),
     "other": ({"a\nb": 1, "c": 2}, r"it has no traceEvents (keys: 'a\nb', 'c')"),
-    "null events": ({"traceEvents": None}, "it has no traceEvents"),
+    "null events": ({"traceEvents": None}, "its traceEvents is null"),
 }
 LEGACY = [x("aten::add", pid="CPU functions", args={}), x("add", pid="CUDA functions", args={})]
 NPU = [meta("Ascend Hardware"), x("AscendCL@aclnn", ts="1.5", dur=1)]

@@ -183,6 +183,19 @@ def test_secrets_are_nowhere_in_the_bytes(export: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.sqlite", "out.sqlite"]
 
 
+def test_a_name_known_from_paths_goes_everywhere(tmp_path: Path) -> None:
+    export = build(
+        tmp_path / "in.sqlite",
+        "INSERT INTO StringIds VALUES (90, 'zebediah step'), (91, '/home/zebediah/x.py');"
+        "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, textId) "
+        f"VALUES (1000, 1500, 59, {PID + 4242}, 90);",
+    )
+    out = tmp_path / "out.sqlite"
+    redact(export, out)
+    assert dict(table(out, "StringIds"))[90] == "redacted step"
+    assert b"zebediah" not in out.read_bytes()
+
+
 def test_what_the_analysis_needs_stays(export: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.sqlite"
     redact(export, out)

@@ -124,6 +124,16 @@ def test_keeps_what_the_analysis_and_the_reader_need(name: str) -> None:
         ("ether 02:42:ac:11:00:02", "ether redacted"),
         ("rank 3 on gpu17.pnb3.acme.com:", "rank 3 on redacted:"),
         ("rank 3 on ip-10-0-3-4.ec2.internal", "rank 3 on redacted"),
+        ("git@github.com:acme/llm.git", "redacted"),
+        ("from git@github.com:acme/llm.git@main", "from redacted@main"),
+        ("see github.com/acme/llm (3)", "see redacted (3)"),
+        ("rank@node-7:29500", "redacted:29500"),
+        ("%2Fhome%2Falice%2Fy", "dir1"),
+        ("C%3A%5CUsers%5Calice%5Cdecode.py", "dir1/decode.py"),
+        ("open %2fdata%2fx%20y%2f1", "open dir1"),
+        ('{"user": "alice", "n": 3}', '{"user": "redacted", "n": 3}'),
+        ("{'host_name': 'gpu17', 'size': 'large'}", "{'host_name': 'redacted', 'size': 'large'}"),
+        ('{\\"hf_token\\":\\"zq9\\"}', '{\\"hf_token\\":\\"redacted\\"}'),
         ("GPU-5c8f1f0e-31d6-410f-83cf-8827e227851d", "redacted"),
     ],
 )
@@ -162,6 +172,34 @@ def test_words_of_hosts_and_people() -> None:
     assert not scrub.learn("bob-desktop")
     assert not scrub.learn("worker")
     assert scrub.text("bob-desktop") == "redacted"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/home/zebediah/llm/decode.py(74): step",
+        "/mnt/nfs/Users/zebediah/x",
+        r"C:\Users\zebediah\x.py(3): f",
+        "%2Fhome%2Fzebediah%2Fy",
+        '{"user": "zebediah"}',
+    ],
+)
+def test_whose_home_folder_it_is_is_learned(path: str) -> None:
+    scrub = Scrubber()
+    scrub.token(json.dumps(path)[1:-1].encode())
+    for text, expected in (
+        ("CPU gpu17 zebediah", "CPU gpu17 redacted"),
+        ("[memory] zebediah", "[memory] redacted"),
+        ("zebediah_group", "redacted_group"),
+    ):
+        assert scrub.token(text.encode()) == expected.encode()
+
+
+def test_what_is_nobodys_home_folder_is_not_learned() -> None:
+    scrub = Scrubber()
+    for path in ("/home/ubuntu/x.py", "/home/train.py", "/home/ab/x.py", "/opt/decoding/x.py"):
+        scrub.token(path.encode())
+    assert scrub.words == set()
 
 
 def test_also_hits_inside_words_but_not_the_format_itself() -> None:
@@ -249,6 +287,7 @@ def test_the_keys_of_the_format_are_not_sensitive() -> None:
 
 LONG = [
     *("ip-1-1-1-1-", "a-", "a.", "a1.", "w" * 50 + ".", '("', ' "', "[", "(", "eyJaaaaaaaa."),
+    *("\\", "'a':'", "%2F", "/home/", "/home/a/", "a@a.com/1", "a@a:a/"),
     *("-eyJ", "/a b c ", '("/a b c d', "a://", "a@a.", "(python ", "secret ", "(1", "a:", "../"),
     *(
         "AAA=",
