@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from hostgap.gate.record import TorchRecorder
 from hostgap.gate.subject import load_subject
 from tests.gate.sides import check_of, judged
 
+torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.profiler import ProfilerActivity
+if TYPE_CHECKING:
+    from torch.profiler import ProfilerActivity
 
 BEGIN = "from tests.profiling.cpu_child import main; main()"
 # The same of a step whose host is never ahead of its GPU.
@@ -36,6 +36,9 @@ def main(*, ahead: bool = True) -> None:
     """Answer requests, as `hostgap.profiling.child.main`."""
     ClockMark.happens = not ahead
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # so that it is the same where there is a GPU
+    import torch
+    from torch.profiler import ProfilerActivity
+
     torch.set_num_threads(1)
     from hostgap.profiling import calibrate, child, environment, passes, traced, watch
     from tests.profiling.build import measurement
