@@ -42,7 +42,7 @@ class Progress(Protocol):
     type=PathGiven(path_type=Path),
     required=True,
     metavar="DIR",
-    help="PathGiven for the traces, their diagnoses and serving.json.",
+    help="Folder for the traces, their diagnoses and serving.json.",
 )
 @click.option(
     "--steps",

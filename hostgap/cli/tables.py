@@ -21,7 +21,7 @@ EXIT_UNMEASURABLE = 3
     required=True,
     metavar="DIR",
     type=PathGiven(path_type=Path),
-    help="PathGiven to write to; made if it is not there.",
+    help="Folder to write to; made if it is not there.",
 )
 @click.option("--force", is_flag=True, help="Overwrite tables in DIR.")
 @click.option(

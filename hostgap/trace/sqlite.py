@@ -73,7 +73,8 @@ class Database:
             raise
 
     def _broken(self, error: Exception) -> TraceError:
-        if isinstance(error, UnicodeDecodeError):
+        # what SQLite quotes may be no text: Python 3.10 leaves the message empty then
+        if isinstance(error, UnicodeDecodeError) or not str(error):
             error = sqlite3.DatabaseError("its schema is malformed")
         message = str(error)
         if "locked" in message:
