@@ -89,7 +89,7 @@ def _between_steps(context: Context) -> tuple[Int64, int, int]:
     """
     launched, gpu, api = context.launched, context.trace.gpu_ops, context.trace.api_calls
     n = int(launched.step.max(initial=-1)) + 2  # the last is of ops that belong to no step, -1
-    end, last = np.zeros(n, np.int64), np.full(n, -1, np.int64)
+    end, last = np.full(n, np.iinfo(np.int64).min), np.full(n, -1, np.int64)
     np.maximum.at(end, launched.step, gpu.end[launched.op])
     work = np.flatnonzero(np.isin(gpu.kind[launched.op], (GpuKind.KERNEL, GpuKind.GRAPH)))
     np.maximum.at(last, launched.step[work], launched.call[work])

@@ -35,10 +35,12 @@ def not_applicable(code: str, trace: Trace) -> str:
     return reason
 
 
-def repeated(step: Callable[[int, int], Iterable[Event]], length: int, count: int = 5) -> Trace:
+def repeated(
+    step: Callable[[int, int], Iterable[Event]], length: int, count: int = 5, first: int = 1_000
+) -> Trace:
     """A trace of `count` steps of `length` ns; `step(t, id)` gives the events of the one that
-    begins at t, and may use the 1,000 ids from `id`."""
-    starts = [1_000 + i * length for i in range(count)]
+    begins at t (the first of them at `first`), and may use the 1,000 ids from `id`."""
+    starts = [first + i * length for i in range(count)]
     events = [list(step(t, 1 + i * 1_000)) for i, t in enumerate(starts)]
     return build(steps(*starts), *events)
 

@@ -35,6 +35,12 @@ def test_fires_on_a_step_that_is_waited_for(ops: tuple[str, ...]) -> None:
     assert 3 * 25_000 < found.predicted_saving_ns < 4 * 50_000
 
 
+def test_fires_before_time_zero_too() -> None:
+    trace = repeated(lambda t, i: copying(t, i, ITEM, PINNED_DOWN), STEP, first=-(10**9))
+    (found,) = findings("HG112", trace)
+    assert found.count == 3
+
+
 def test_fires_on_a_plain_synchronize() -> None:
     for name in (DEVICE_SYNC, EVENT_SYNC):
         trace = repeated(lambda t, i, n=name: synchronizing(t, i, n), STEP)  # type: ignore[misc]
