@@ -19,14 +19,16 @@ equality catches it. Inputs whose shape changes do not fit the ring."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hostgap.errors import FixFailed
 from hostgap.fixes.fix import Fix, Stage
-from hostgap.fixes.streams import SLOTS, Event, Ring, host_ring, side_stream, within
+from hostgap.fixes.streams import SLOTS, Event, host_ring, side_stream, within
 from hostgap.fixes.warm import restart
 from hostgap.profiling.workload import Workload
 
@@ -76,13 +78,35 @@ class AsyncInput(Fix):
         return made
 
 
-class _Reader(Ring):
-    """A body without inputs, which reads them from the next slot."""
+class _Reader(nn.Module):
+    """A body without inputs, which reads them from the next slot of a ring on the device.
+
+    The rings and the counter are buffers: what compiles or captures the body takes them for fixed
+    addresses that may be written in place.
+    """
+
+    slot: Tensor
+
+    def __init__(self, body: Callable[..., Any], like: tuple[Tensor, ...], device: str) -> None:
+        super().__init__()
+        self.body: Callable[..., Any]
+        self.__dict__["body"] = body  # not as a submodule: the body's own modules stay its own
+        self.register_buffer("slot", torch.zeros(1, dtype=torch.int64, device=device))
+        self.count = len(like)
+        for index, tensor in enumerate(like):
+            shape = (SLOTS, *tensor.shape)
+            ring = torch.zeros(shape, dtype=tensor.dtype, device=device)
+            self.register_buffer(f"ring{index}", ring)
+
+    def ring(self, index: int) -> Tensor:
+        """The slots of one of the inputs, [SLOTS, ...]."""
+        ring: Tensor = getattr(self, f"ring{index}")
+        return ring
 
     def forward(self) -> Any:
         rings = [self.ring(index) for index in range(self.count)]
         output = self.body(*(ring.index_select(0, self.slot).squeeze(0) for ring in rings))
-        self.turn()
+        self.slot.add_(1).remainder_(SLOTS)
         return output
 
 

@@ -23,11 +23,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hostgap.errors import FixFailed
 from hostgap.fixes.fix import Fix, Stage
-from hostgap.fixes.streams import SLOTS, Event, Ring, host_ring, side_stream, within
+from hostgap.fixes.streams import SLOTS, Event, host_ring, side_stream, within
 from hostgap.fixes.warm import restart, warm_up
 from hostgap.profiling.workload import Workload, tensors
 
@@ -56,7 +57,7 @@ class AsyncOutput(Fix):
         warm_up(replace(workload, body=spy), 1)
         if not spy.outputs:
             raise FixFailed(f"{self.name}: the body has no output")
-        writer = _Writer(workload.body, spy.outputs, spy.outputs[0].device)
+        writer = _Writer(workload.body, spy.outputs)
         delivery = _Delivery(workload, writer, host_ring(spy.outputs, workload, self.name))
         flush, reset = workload.flush, workload.reset
 
@@ -91,15 +92,35 @@ class _Spy:
         return output
 
 
-class _Writer(Ring):
-    """A body that also writes its output into the next slot."""
+class _Writer(nn.Module):
+    """A body that also writes its output into the next slot of a ring.
+
+    The rings and the counter are buffers: what compiles or captures the body takes them for fixed
+    addresses that may be written in place.
+    """
+
+    slot: Tensor
+
+    def __init__(self, body: Callable[..., Any], like: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.body: Callable[..., Any]
+        self.__dict__["body"] = body  # not as a submodule: the body's own modules stay its own
+        self.register_buffer("slot", torch.zeros(1, dtype=torch.int64, device=like[0].device))
+        self.count = len(like)
+        for index, tensor in enumerate(like):
+            self.register_buffer(f"ring{index}", tensor.new_zeros((SLOTS, *tensor.shape)))
+
+    def ring(self, index: int) -> Tensor:
+        """The slots of one of the outputs, [SLOTS, ...]."""
+        ring: Tensor = getattr(self, f"ring{index}")
+        return ring
 
     def forward(self, *inputs: Tensor) -> Any:
         output = self.body(*inputs)
         written = tensors(output)
         for index in range(self.count):
             self.ring(index).index_copy_(0, self.slot, written[index].detach().unsqueeze(0))
-        self.turn()
+        self.slot.add_(1).remainder_(SLOTS)
         return output
 
 

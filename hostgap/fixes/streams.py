@@ -3,12 +3,12 @@ anything, they do nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hostgap.errors import FixFailed
 from hostgap.profiling.workload import Workload
@@ -54,38 +54,6 @@ class Event:
 def within(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     """What follows goes to `stream`."""
     return torch.cuda.stream(stream) if stream is not None else nullcontext()
-
-
-class Ring(nn.Module):
-    """A body and, for each tensor of `like`, `SLOTS` slots on a device, of which a step uses one.
-
-    The rings and the counter are buffers: what compiles or captures the body takes them for fixed
-    addresses that may be written in place.
-    """
-
-    slot: Tensor
-
-    def __init__(
-        self, body: Callable[..., Any], like: Sequence[Tensor], device: str | torch.device
-    ) -> None:
-        super().__init__()
-        self.body: Callable[..., Any]
-        self.__dict__["body"] = body  # not as a submodule: the body's own modules stay its own
-        self.register_buffer("slot", torch.zeros(1, dtype=torch.int64, device=device))
-        self.count = len(like)
-        for index, tensor in enumerate(like):
-            shape = (SLOTS, *tensor.shape)
-            ring = torch.zeros(shape, dtype=tensor.dtype, device=device)
-            self.register_buffer(f"ring{index}", ring)
-
-    def ring(self, index: int) -> Tensor:
-        """The slots of one of the tensors, [SLOTS, ...]."""
-        ring: Tensor = getattr(self, f"ring{index}")
-        return ring
-
-    def turn(self) -> None:
-        """Go on to the next slot, on the device."""
-        self.slot.add_(1).remainder_(SLOTS)
 
 
 def host_ring(like: Sequence[Tensor], workload: Workload, name: str) -> list[list[Tensor]]:
