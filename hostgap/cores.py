@@ -14,11 +14,21 @@ def usable_cores(root: Path = Path("/")) -> float:
     """
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0)
     cores = cores or float(os.cpu_count() or 1)
+    quota = quota_cores(root)
+    return cores if quota is None else min(cores, quota)
+
+
+def quota_cores(root: Path = Path("/")) -> float | None:
+    """Cores of the quota of the process's cgroup, None without one.
+
+    Args:
+        root: of the file system.
+    """
     try:
         text = (root / "sys/fs/cgroup/cpu.max").read_text(encoding="ascii")
     except (OSError, ValueError):
-        return cores
+        return None
     quota, _, period = text.strip().partition(" ")
     if not (quota.isdigit() and period.isdigit() and int(quota) and int(period)):
-        return cores  # "max", or nothing that is known
-    return min(cores, int(quota) / int(period))
+        return None  # "max", or nothing that is known
+    return int(quota) / int(period)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import hostgap
+from hostgap.cores import quota_cores
 
 Status = Literal["ok", "warn", "missing", "n/a"]
 
@@ -252,9 +253,8 @@ def _cpu(machine: Machine) -> _Found:
     have = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else have
     detail = f"{usable} of {have} cores usable" if usable < have else f"{have} cores"
-    quota, _, period = machine.text("sys/fs/cgroup/cpu.max").strip().partition(" ")
-    if quota.isdigit() and period.isdigit() and int(period) > 0:
-        cores = int(quota) / int(period)
+    cores = quota_cores(machine.root)
+    if cores is not None:
         detail += f", limited to {cores:.3g} by a quota"
         if cores < 2:
             return "warn", detail, "a throttled host starves the GPU: give it 2 cores or more"
